@@ -1,0 +1,190 @@
+"""The configuration: one frozen, typed tree read from one params.yaml; unknown keys are an error.
+
+Each section is the DVC parameter group of the stages that read it. Numbers that follow from others
+are properties, and every check that spans two fields stands here, so that a wrong configuration is
+refused before anything is loaded.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dflash_core.errors import ConfigError
+
+PositiveInt = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, and a misspelt key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TargetConfig(Section):
+    """The frozen target LLM."""
+
+    path: str = Field(description="Directory of the target in transformers' format.")
+    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="Dtype of the target while features are taken.")
+    trust_remote_code: bool = Field(False, description="Run code that ships with the target. Off unless you trust it.")
+
+
+class DataConfig(Section):
+    """Conversations, and how they become tokens."""
+
+    conversations: tuple[str, ...] = Field(description="JSONL, JSON or Parquet files, optionally .gz.", min_length=1)
+    heldout_fraction: Fraction = Field(0.05, description="Share held out, by hash of the prompt, of rows without a split.")
+    max_length: PositiveInt = Field(3072, description="Tokens after which a row is truncated.")
+    min_response_tokens: PositiveInt = Field(2, description="Rows with fewer supervised tokens are dropped.")
+
+
+class BucketConfig(Section):
+    """Length buckets and the batch plan."""
+
+    multiple: PositiveInt = Field(32, description="Bucket bounds are multiples of this many tokens.")
+    tokens_per_step: PositiveInt = Field(8192, description="Padded tokens of one optimizer step, on average.")
+    tokens_per_microbatch: PositiveInt = Field(4096, description="Most padded tokens of one micro-batch.")
+
+    @model_validator(mode="after")
+    def _microbatch_fits_step(self) -> "BucketConfig":
+        if self.tokens_per_microbatch > self.tokens_per_step:
+            raise ValueError(
+                f"tokens_per_microbatch {self.tokens_per_microbatch} exceeds tokens_per_step {self.tokens_per_step}; lower it"
+            )
+        return self
+
+
+class DrafterConfig(Section):
+    """The drafter's shape; what is not set follows from the target."""
+
+    num_layers: PositiveInt = Field(5, description="Drafter layers.")
+    block_size: Annotated[int, Field(ge=2)] = Field(16, description="Tokens of a block, the anchor included.")
+    num_features: PositiveInt = Field(5, description="Target layers whose output is captured, where no ids are given.")
+    target_layer_ids: tuple[int, ...] | None = Field(None, description="0-based target layers; null: by the z-lab rule.")
+    mask_token_id: int | None = Field(None, description="Row of the target's embedding; null: a spare row is looked for.")
+    sliding_window: PositiveInt | None = Field(None, description="Window of the sliding layers, in tokens.")
+    layer_types: tuple[Literal["full_attention", "sliding_attention"], ...] | None = Field(
+        None, description="One entry a layer; null: all full."
+    )
+    init: Literal["target", "random"] = Field("target", description="Start layers from the target's own, or at random.")
+    attention: Literal["fast", "reference"] = Field("fast", description="Grouped attention, or the masked reference.")
+
+    @model_validator(mode="after")
+    def _layers_agree(self) -> "DrafterConfig":
+        if self.layer_types is not None and len(self.layer_types) != self.num_layers:
+            raise ValueError(f"layer_types has {len(self.layer_types)} entries for num_layers {self.num_layers}")
+        sliding = self.layer_types is not None and "sliding_attention" in self.layer_types
+        if sliding != (self.sliding_window is not None):
+            raise ValueError(
+                f"sliding_window {self.sliding_window} and layer_types {self.layer_types} disagree; set both or neither"
+            )
+        return self
+
+
+class ObjectiveConfig(Section):
+    """The training objective."""
+
+    kind: Literal["decayed_ce", "dpace"] = Field("decayed_ce", description="Decayed cross-entropy, or D-PACE.")
+    gamma: Annotated[float, Field(gt=0)] | None = Field(None, description="Decay length in slots; null: 7, 5, 4 for B 16, 10, 8.")
+    alpha: Fraction = Field(0.5, description="D-PACE smoothing.")
+
+
+class FeatureNoiseConfig(Section):
+    """Uniform noise on target features during training; off by default."""
+
+    std: Annotated[float, Field(ge=0.0)] = Field(0.0, description="h + 2(u - 0.5) * std at the plateau.")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="Optimizer steps until the plateau.")
+
+
+class TrainingConfig(Section):
+    """Optimizer, schedule, precision and length of the run."""
+
+    seed: int = Field(0, description="Seed of data order, anchors, noise and random initialisation.")
+    epochs: PositiveInt = Field(6, description="Passes over the training split.")
+    max_steps: PositiveInt | None = Field(None, description="Stop (and plan the schedule) after this many optimizer steps.")
+    num_anchors: PositiveInt = Field(512, description="Most anchors drawn in one sequence.")
+    learning_rate: Annotated[float, Field(gt=0)] = 6e-4
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    warmup_ratio: Fraction = Field(0.04, description="Share of the run for linear warm-up.")
+    decay_ratio: Fraction = Field(0.2, description="Share of the run for the decay of the wsd schedule.")
+    min_lr_ratio: Fraction = Field(0.0, description="Last learning rate over the peak.")
+    precision: Literal["float32", "bfloat16"] = Field("bfloat16", description="Autocast dtype; masters are always float32.")
+    deterministic: bool = Field(True, description="Deterministic kernels, so that a resumed run is bit-identical.")
+    feature_noise: FeatureNoiseConfig = FeatureNoiseConfig()
+    feature_source: Literal["online", "cached"] = Field("online", description="Run the target in the loop, or read `features`.")
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> "TrainingConfig":
+        if self.schedule == "wsd" and self.warmup_ratio + self.decay_ratio > 1:
+            raise ValueError(f"warmup_ratio {self.warmup_ratio} + decay_ratio {self.decay_ratio} exceed the run; lower one")
+        return self
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are saved, and which are kept."""
+
+    every: PositiveInt = Field(500, description="Optimizer steps between checkpoints.")
+    keep_last: Annotated[int, Field(ge=2)] = Field(3, description="Newest checkpoints kept; never fewer than two.")
+    keep_every: PositiveInt | None = Field(None, description="Also keep each checkpoint whose step is a multiple of this.")
+    evaluate: bool = Field(True, description="Measure acceptance length on held-out data at every checkpoint.")
+
+
+class EvaluationConfig(Section):
+    """Acceptance length on held-out prompts."""
+
+    num_prompts: PositiveInt = Field(32, description="Held-out prompts decoded for real.")
+    max_new_tokens: PositiveInt = Field(128, description="Most tokens a prompt.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Dtype of target and drafter while decoding.")
+    num_walk_prompts: PositiveInt = Field(64, description="Held-out rows of the cheap measure at every checkpoint.")
+    bootstrap_samples: PositiveInt = 2000
+    tie_margin: Annotated[float, Field(gt=0)] = Field(1e-4, description="Two best logits nearer than this are a tie.")
+
+
+class Config(Section):
+    """Everything a run needs. Paths are relative to the working directory."""
+
+    project: str = Field(".", description="Directory that holds the code, for DVC's dependencies.")
+    run: str = Field("demo", description="Name of the run: runs/NAME holds its log and checkpoints.")
+    target: TargetConfig
+    data: DataConfig
+    bucket: BucketConfig = BucketConfig()
+    drafter: DrafterConfig = DrafterConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    training: TrainingConfig = TrainingConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def run_dir(self) -> Path:
+        """Directory of the run's log and checkpoints; not an output of DVC, which deletes those first."""
+        return Path("runs") / self.run
+
+
+def load_config(path: Path) -> Config:
+    """Read params.yaml.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unknown key, a wrong type, or fields that contradict each other.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; pass --params FILE, or run in a directory that has params.yaml.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} can't be read as YAML: {' '.join(str(error).split())}. Correct the file.") from None
+    return parse_config(tree, str(path))
+
+
+def parse_config(tree: object, source: str) -> Config:
+    """Validate a parsed tree; `source` names it in errors. Raises ConfigError as `load_config` does."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'top level'}: {e['msg']} (found {e['input']!r:.80})" for e in error.errors())
+        raise ConfigError(f"{source} is not a valid configuration: {faults}. Correct these keys.") from None
