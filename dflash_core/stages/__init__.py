@@ -1,0 +1,1 @@
+"""The stages: each loads its inputs, calls the core once, and leaves its outputs in build/."""

@@ -1,0 +1,11 @@
+"""Where each stage's output lies, relative to the working directory; dvc.yaml names the same paths."""
+
+from pathlib import Path
+
+PREPARED = Path("build/prepared")
+PLAN = Path("build/plan")
+FEATURES = Path("build/features")
+DRAFTER = Path("build/drafter")
+TRAIN_POINTER = Path("build/train.json")
+EVALUATION = Path("build/evaluation")
+REPORT = Path("build/report")
