@@ -1,0 +1,78 @@
+"""Decides whether a run begins or continues, from what its directory holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dflash_core.checkpoint.store import CheckpointStore, Loaded
+from dflash_core.errors import ConfigError
+from dflash_core.training.log_reader import read_log
+from dflash_core.training.records import CheckpointRecord, EvalRecord, Record, StartRecord, StopRecord
+
+Resume = bool | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """runs/NAME: one log and its checkpoints."""
+
+    path: Path
+
+    @property
+    def log_path(self) -> Path:
+        """The run's log."""
+        return self.path / "train_log.jsonl"
+
+    @property
+    def store(self) -> CheckpointStore:
+        """The run's checkpoints."""
+        return CheckpointStore(self.path / "checkpoints")
+
+
+@dataclass(frozen=True)
+class PriorRun:
+    """What earlier sessions left; `loaded` is None where they were killed before their first checkpoint."""
+
+    run_id: str
+    identity: Mapping[str, Any]
+    loaded: Loaded | None
+    finished: bool
+    evaluated_steps: frozenset[int]
+
+
+def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
+    """The run to continue, or None to begin one. Call it while holding the log's lock.
+
+    Raises:
+        ConfigError: there is a run and `resume` is False, or none and it is True.
+        CheckpointError: there are checkpoints and not one is good.
+    """
+    names = directory.store.names()
+    logged = read_log(directory.log_path) if directory.log_path.exists() else ()
+    if not names and not logged:
+        if resume is True:
+            raise ConfigError(f"{directory.path} holds no run to resume. Start it with `train`.")
+        return None
+    if resume is False:
+        raise ConfigError(
+            f"{directory.path} already holds a run with {len(names)} checkpoints. Resume it, give this one another name (run: NAME), "
+            "or remove the directory."
+        )
+    loaded = directory.store.load_newest(_digests(logged))
+    evaluated = frozenset(r.step for r in logged if isinstance(r, EvalRecord))
+    if loaded is not None:
+        state = loaded.contents.state
+        return PriorRun(state["run_id"], state["identity"], loaded, _finished(logged, loaded), evaluated)
+    identity = next((r.identity for r in logged if isinstance(r, StartRecord)), {})
+    return PriorRun(logged[0].run_id, identity, None, False, evaluated)
+
+
+def _digests(logged: tuple[Record, ...]) -> dict[str, str]:
+    """Digest of each checkpoint as the log has it; one that was committed right before a kill isn't in the log."""
+    return {r.name: r.digest for r in logged if isinstance(r, CheckpointRecord)}
+
+
+def _finished(logged: tuple[Record, ...], loaded: Loaded) -> bool:
+    last = logged[-1] if logged else None
+    return isinstance(last, StopRecord) and last.reason == "finished" and loaded.committed.step == last.step

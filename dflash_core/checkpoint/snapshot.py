@@ -1,0 +1,128 @@
+"""Takes a training state into checkpoint contents, and puts it back exactly.
+
+Anchors and feature noise are functions of (seed, epoch, sample id) and the learning rate one of the step, so
+`next_sample` is all the progress there is. The global generators are saved too, although nothing in the loop
+draws from them today: a later part that does must not break the resume silently.
+"""
+
+import base64
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dflash_core.checkpoint.store import Contents
+from dflash_core.errors import CheckpointError, IdentityError
+
+_MOMENT_KEYS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def take_snapshot(
+    drafter: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    next_sample: int,
+    run_id: str,
+    identity: Mapping[str, Any],
+) -> Contents:
+    """Contents at an optimizer boundary. The tensors are the live ones: write them before the next update."""
+    names = {param: name for name, param in drafter.named_parameters()}
+    moments = {f"{names[p]}.{key}": state[key] for p, state in optimizer.state.items() for key in _MOMENT_KEYS}
+    state = {
+        "step": step,
+        "next_sample": next_sample,
+        "run_id": run_id,
+        "identity": dict(identity),
+        "generators": _generators(),
+    }
+    return Contents(step, dict(drafter.state_dict()), moments, state)
+
+
+def restore(contents: Contents, drafter: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Copy weights, moments and generators back; call after every constructor, since those draw from the generators.
+
+    Raises:
+        CheckpointError: names or shapes differ from the drafter's.
+    """
+    own = drafter.state_dict()
+    if differing := sorted(set(own) ^ set(contents.weights)):
+        raise CheckpointError(f"checkpoint and drafter differ in {len(differing)} tensors, first {differing[0]}. Use the configuration it was made with.")
+    for name, tensor in own.items():
+        saved = contents.weights[name]
+        if saved.shape != tensor.shape or saved.dtype != tensor.dtype:
+            raise CheckpointError(
+                f"{name} is {tuple(saved.shape)} {saved.dtype} in the checkpoint, {tuple(tensor.shape)} {tensor.dtype} here. "
+                "Use the configuration it was made with."
+            )
+        tensor.copy_(saved)
+    _restore_moments(contents.moments, drafter, optimizer)
+    _restore_generators(contents.state["generators"])
+
+
+def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Refuse to continue a run whose target, tokenizer, data, plan or settings are not the ones it was begun with.
+
+    Raises:
+        IdentityError: the first differing field, with both values.
+    """
+    flat_saved, flat_current = _flatten(saved), _flatten(current)
+    differing = [key for key in sorted(flat_saved | flat_current) if flat_saved.get(key) != flat_current.get(key)]
+    if differing:
+        key = differing[0]
+        more = f" (and {len(differing) - 1} more: {', '.join(differing[1:4])})" if len(differing) > 1 else ""
+        raise IdentityError(
+            f"the checkpoint was made with {key} = {flat_saved.get(key)!r}, this run has {flat_current.get(key)!r}{more}. "
+            "Set it back to resume, or give the run another name to start anew."
+        )
+
+
+def _restore_moments(moments: Mapping[str, torch.Tensor], drafter: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    params = dict(drafter.named_parameters())
+    if moments and (differing := sorted({f"{name}.{key}" for name in params for key in _MOMENT_KEYS} ^ set(moments))):
+        raise CheckpointError(f"optimizer state and drafter differ in {len(differing)} tensors, first {differing[0]}. The checkpoint is of another drafter.")
+    optimizer.state.clear()
+    for name, param in params.items() if moments else ():
+        optimizer.state[param] = {key: moments[f"{name}.{key}"].to(param.device, copy=True) for key in _MOMENT_KEYS}
+
+
+def _generators() -> dict[str, Any]:
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    version, words, gauss_next = random.getstate()
+    return {
+        "torch": _encode(torch.get_rng_state().numpy().tobytes()),
+        "cuda": [_encode(s.numpy().tobytes()) for s in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
+        "numpy": [kind, _encode(keys.tobytes()), position, has_gauss, gauss],
+        "python": [version, list(words), gauss_next],
+    }
+
+
+def _restore_generators(saved: Mapping[str, Any]) -> None:
+    torch.set_rng_state(_decode_tensor(saved["torch"]))
+    if len(saved["cuda"]) == torch.cuda.device_count() and saved["cuda"]:
+        torch.cuda.set_rng_state_all([_decode_tensor(s) for s in saved["cuda"]])
+    kind, keys, position, has_gauss, gauss = saved["numpy"]
+    np.random.set_state((kind, np.frombuffer(base64.b64decode(keys), dtype=np.uint32), position, has_gauss, gauss))
+    version, words, gauss_next = saved["python"]
+    random.setstate((version, tuple(words), gauss_next))
+
+
+def _encode(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _decode_tensor(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return flat

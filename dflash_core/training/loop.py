@@ -1,0 +1,172 @@
+"""The training loop: step after step from one progress integer, with saving and evaluating as injected calls."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from dflash_core.config import Config
+from dflash_core.errors import Stopped
+from dflash_core.training.batches import StepBatch
+from dflash_core.training.progress import ProgressLine
+from dflash_core.training.records import CheckpointRecord, EvalRecord, LogWriter, StepRecord, StopRecord
+from dflash_core.training.schedule import learning_rate
+from dflash_core.training.step import StepResult, Trainee, train_step
+from dflash_core.training.stop_request import StopRequest
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: `step` updates done, samples before `next_sample` consumed."""
+
+    step: int
+    next_sample: int
+
+
+class SavedCheckpoint(Protocol):
+    """What the loop needs to know about a save."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def weights_digest(self) -> str: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop calls without knowing how it is done."""
+
+    save: Callable[[Position], SavedCheckpoint]
+    evaluate: Callable[[int], Mapping[str, float | None]] | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall seconds of one step."""
+
+    data_wait_s: float
+    target_s: float
+    drafter_s: float
+    checkpoint_s: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """The parts of a run that stay the same from step to step."""
+
+    config: Config
+    trainee: Trainee
+    optimizer: torch.optim.Optimizer
+    total_steps: int
+    log: LogWriter
+    progress: ProgressLine
+    hooks: Hooks
+
+
+def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evaluation_due: bool = False) -> Position:
+    """Train from `position` until `batches` ends; saves and evaluates every `checkpoint.every` steps and at the end.
+
+    `evaluation_due` makes up for the evaluation at `position` that a killed session didn't come to.
+
+    Raises:
+        Stopped: SIGTERM or SIGINT came; the step was finished and saved.
+        NonFiniteError: from the step; nothing was saved after it.
+    """
+    try:
+        with StopRequest() as stop:
+            checkpoint_s = _evaluate(run, position) if evaluation_due else 0.0
+            while True:
+                began = time.perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                ready = time.perf_counter()
+                rate = learning_rate(batch.step, run.total_steps, run.config.training)
+                result = train_step(run.trainee, run.optimizer, batch, rate, run.config.training)
+                timing = Timing(ready - began - batch.target_s, batch.target_s, time.perf_counter() - ready, checkpoint_s)
+                position = Position(batch.step, batch.next_sample)
+                record = step_record(run.log, batch, result, timing)
+                run.log.append(record)
+                run.progress.update(record)
+                stopping = stop.requested  # read once: a signal during a milestone must wait for the next step's save
+                checkpoint_s = _milestone(run, position, stopping)
+                if stopping:
+                    raise Stopped(f"{stop.signal_name} came; step {position.step} of {run.total_steps} is saved. Resume to go on.")
+    except Exception as error:
+        reason = "signal" if isinstance(error, Stopped) else "error"
+        run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
+        raise
+    run.log.append(StopRecord(**run.log.stamp(position.step), reason="finished", message=""))
+    return position
+
+
+def step_record(log: LogWriter, batch: StepBatch, result: StepResult, timing: Timing) -> StepRecord:
+    """The log's view of one step."""
+    seconds = timing.data_wait_s + timing.target_s + timing.drafter_s
+    return StepRecord(
+        **log.stamp(batch.step),
+        epoch=batch.epoch,
+        loss=result.loss,
+        loss_sum=result.loss_sum,
+        denominator=result.denominator,
+        per_position_accuracy=result.accuracy_S,
+        per_position_count=result.count_S,
+        streak=result.streak,
+        num_blocks=result.num_blocks,
+        grad_norm=result.grad_norm,
+        lr=result.learning_rate,
+        noise_std=batch.noise_std,
+        tokens=batch.tokens,
+        padded_tokens=batch.padded_tokens,
+        buckets=batch.buckets,
+        first_sample=batch.first_sample,
+        last_sample=batch.next_sample - 1,
+        hs_queue_depth=0,  # no queue yet: data and target run in this thread
+        prefetch_queue_depth=0,
+        tok_per_s=batch.tokens / seconds,
+        **vars(timing),
+    )
+
+
+def is_milestone(config: Config, step: int, total_steps: int) -> bool:
+    """A checkpoint and an evaluation come after this step."""
+    return step > 0 and (step == total_steps or step % config.checkpoint.every == 0)
+
+
+def _milestone(run: Run, position: Position, stopping: bool) -> float:
+    """Save, and evaluate unless the run is stopping, where it is time for it; returns the seconds it took."""
+    if not (stopping or is_milestone(run.config, position.step, run.total_steps)):
+        return 0.0
+    began = time.perf_counter()
+    saved = run.hooks.save(position)
+    seconds = time.perf_counter() - began
+    run.log.append(
+        CheckpointRecord(
+            **run.log.stamp(position.step),
+            name=saved.name,
+            digest=saved.digest,
+            weights_digest=saved.weights_digest,
+            next_sample=position.next_sample,
+            num_bytes=saved.num_bytes,
+            seconds=seconds,
+        )
+    )
+    return seconds if stopping else seconds + _evaluate(run, position)
+
+
+def _evaluate(run: Run, position: Position) -> float:
+    if run.hooks.evaluate is None:
+        return 0.0
+    began = time.perf_counter()
+    metrics = dict(run.hooks.evaluate(position.step))
+    seconds = time.perf_counter() - began
+    run.log.append(EvalRecord(**run.log.stamp(position.step), metrics=metrics, seconds=seconds))
+    shown = ", ".join(f"{key} {value:.3f}" for key, value in metrics.items() if isinstance(value, float))
+    run.progress.note(f"step {position.step}: {shown}")
+    return seconds
