@@ -1,0 +1,1 @@
+"""Conversations to batches: reading, tokenizing, splits, buckets, the batch plan, anchors."""
