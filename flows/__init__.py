@@ -1,0 +1,3 @@
+"""The flows; each reads as a table of contents."""
+
+import tasks.environment  # noqa: F401

@@ -1,0 +1,111 @@
+"""What DVC knows about the stages of a workspace: the declaration, whether one is up to date, and committing its outputs.
+
+The only importer of dvc. dvc.repo.Repo is not a documented-stable interface, so it stays behind this file and is pinned.
+DVC never starts a stage here: a `dvc repro` that is killed leaves its command running.
+"""
+
+import contextlib
+import logging
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dvc.exceptions import DvcException
+from dvc.lock import LockError
+from dvc.repo import Repo
+
+from dflash_core.errors import ConfigError
+
+# DVC resolves a stage's name against the process's working directory, which is one for all threads.
+_ONE_AT_A_TIME = threading.Lock()
+# DVC itself waits 3 s for its lock and fails at once on a busy path; a person's `dvc status` takes half a second.
+ATTEMPTS = 10
+PAUSE_SECONDS = 1.0
+
+Result = TypeVar("Result")
+
+logging.getLogger("dvc").setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True)
+class DeclaredStage:
+    """A stage as dvc.yaml declares it."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def init_repository(root: Path, cache: Path) -> None:
+    """Make `root` a DVC repository without git, with a shared cache; does nothing where it is one."""
+    if (root / ".dvc").is_dir():
+        return
+    with _ONE_AT_A_TIME:
+        repo = Repo.init(str(root), no_scm=True, force=True)
+        with repo.config.edit("repo") as settings:
+            settings["core"]["analytics"] = False
+            settings["core"]["check_update"] = False
+            settings["cache"] = {"dir": str(cache)}
+        repo.close()
+
+
+def declared_stage(root: Path, name: str) -> DeclaredStage:
+    """The declaration of one stage, its command split into arguments.
+
+    Raises:
+        ConfigError: dvc.yaml is not valid or has no such stage.
+    """
+
+    def read(repo: Repo) -> DeclaredStage:
+        (stage,) = repo.stage.collect(name)
+        return DeclaredStage(name=name, command=tuple(shlex.split(stage.cmd)))
+
+    return _ask(root, read)
+
+
+def is_up_to_date(root: Path, name: str) -> bool:
+    """Whether the stage's deps, params, command and outputs are those of its last commit."""
+    return not _ask(root, lambda repo: repo.status(targets=[name], with_deps=False))
+
+
+def commit_outputs(root: Path, name: str) -> dict[str, str]:
+    """Hash the stage's outputs, put them into the cache, note them in dvc.lock. Gives each output's hash."""
+
+    def commit(repo: Repo) -> dict[str, str]:
+        repo.commit(name, force=True)
+        (stage,) = repo.stage.collect(name)
+        return {out.def_path: str(out.hash_info.value) for out in stage.outs}
+
+    return _ask(root, commit)
+
+
+def _ask(root: Path, question: Callable[[Repo], Result]) -> Result:
+    """Put a question to a freshly opened repository, again where another process holds its lock."""
+    for attempt in range(ATTEMPTS):
+        try:
+            with _opened(root) as repo:
+                return question(repo)
+        except LockError as error:
+            if attempt == ATTEMPTS - 1:
+                raise ConfigError(f"{root} is locked by another DVC process after {ATTEMPTS} tries: {_line(error)} Wait for it.") from None
+            time.sleep(PAUSE_SECONDS)
+        except DvcException as error:
+            raise ConfigError(f"DVC refuses {root}: {_line(error)} Correct dvc.yaml, params.yaml or the file it names.") from None
+    raise AssertionError(ATTEMPTS)
+
+
+@contextlib.contextmanager
+def _opened(root: Path) -> Iterator[Repo]:
+    with _ONE_AT_A_TIME, contextlib.chdir(root), Repo(str(root)) as repo:
+        yield repo
+
+
+def _line(error: BaseException) -> str:
+    causes = [str(error)]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        causes.append(str(error))
+    return " ".join(": ".join(causes).split()) + "."

@@ -1,0 +1,29 @@
+"""Keeps tracebacks out of a flow's log for errors that a user, a file or a network caused.
+
+Prefect logs every exception of a flow or task with its traceback. For ours the sentence is all there is to know;
+PREFECT_LOGGING_LEVEL=DEBUG shows the traceback.
+"""
+
+import logging
+
+from dflash_core.errors import DflashError
+
+
+class WithoutTraceback(logging.Filter):
+    """Strips the traceback of a DflashError from a record and leaves the sentence."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always lets the record pass."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, DflashError) and not logging.getLogger("prefect").isEnabledFor(logging.DEBUG):
+            record.exc_info = record.exc_text = None
+            record.msg, record.args = str(error), ()
+        return True
+
+
+def install() -> None:
+    """Put the filter on the loggers of flow runs and task runs, once."""
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(f, WithoutTraceback) for f in logger.filters):
+            logger.addFilter(WithoutTraceback())

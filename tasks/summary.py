@@ -1,0 +1,27 @@
+"""The table that a flow ends with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tasks.workspace import Workspace
+
+
+def print_summary(workspace: Workspace) -> dict[str, Any]:
+    """Print what was measured and where the report lies; gives the same as a mapping (the flow's result)."""
+    report = json.loads((workspace.root / "build/report/report.json").read_text(encoding="utf-8"))
+    table = Table(title=f"dflash: {workspace.config.run}", show_header=False, title_justify="left")
+    for label, value in report["headline"].items():
+        table.add_row(label, str(value))
+    table.add_row("report", _short(workspace.report))
+    table.add_row("drafter", _short(workspace.root / "build/drafter"))
+    Console().print(table)
+    return {**report["headline"], "report": str(workspace.report)}
+
+
+def _short(path: Path) -> str:
+    """Relative to the working directory where it lies below it, so that the path fits in a line and can be clicked."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

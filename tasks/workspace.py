@@ -1,0 +1,153 @@
+"""Makes a workspace: a directory in which the stages of one configuration run, with DVC's files beside them.
+
+A workspace holds params.yaml (every key written out, paths absolute), dvc.yaml and .dvc; its build/ and runs/ stay from
+one run to the next, so that only what changed is done again. Workspaces share one DVC cache.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dflash_core.config import Config, parse_config
+from dflash_core.errors import ConfigError
+from tasks.dvc_stages import init_repository
+
+PROJECT = Path(__file__).resolve().parent.parent
+DEFAULT_PROFILE = "demo"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+PROJECT_PREFIX = "${project}/"
+FIRST_CONVERSATIONS = "${data.conversations[0]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """A directory ready for stages to run in."""
+
+    root: Path
+    config: Config
+
+    @property
+    def log_file(self) -> Path:
+        """The training log."""
+        return self.root / self.config.run_dir / "train_log.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The report that the last stage leaves."""
+        return self.root / "build/report/report.html"
+
+    def output_of(self, stage: str) -> Path:
+        """File that takes the output of a stage's command."""
+        return self.root / "logs" / f"{stage}.log"
+
+
+def make_workspace(
+    profile: str = DEFAULT_PROFILE,
+    name: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    directory: Path = PROJECT / "workspaces",
+    cache: Path = PROJECT / ".dvc/cache",
+) -> Workspace:
+    """Write or refresh the workspace of a configuration.
+
+    Args:
+        profile: "demo" for the project's params.yaml, another name for profiles/NAME.yaml, or the path of a YAML file,
+            whose relative paths then start at that file's directory.
+        name: directory's name; None takes the profile's.
+        overrides: values by dotted key, such as {"training.epochs": 2}.
+
+    Raises:
+        ConfigError: no such profile, an invalid name or key, or a configuration that `Config` refuses.
+    """
+    source = _profile_file(profile)
+    name = name or source.stem if source.parent != PROJECT else name or DEFAULT_PROFILE
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"workspace name {name!r} is not made of letters, digits, dot, dash and underscore only; choose another.")
+    base = PROJECT if source.parent == PROJECT / "profiles" else source.parent
+    config = _resolved(parse_config(_with_overrides(_read_tree(source), overrides or {}), str(source)), base)
+    root = directory / name
+    root.mkdir(parents=True, exist_ok=True)
+    init_repository(root, cache)
+    _write(root / "params.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    declaration = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
+    _write(root / "dvc.yaml", yaml.safe_dump(_with_files_listed(declaration, config), sort_keys=False))
+    return Workspace(root=root, config=config)
+
+
+def _profile_file(profile: str) -> Path:
+    if profile == DEFAULT_PROFILE:
+        return PROJECT / "params.yaml"
+    if profile.endswith((".yaml", ".yml")):
+        return Path(profile).resolve()
+    known = sorted(p.stem for p in (PROJECT / "profiles").glob("*.yaml"))
+    if profile not in known:
+        raise ConfigError(f"profile {profile!r} is none of {[DEFAULT_PROFILE, *known]}; choose one, or give the path of a YAML file.")
+    return PROJECT / "profiles" / f"{profile}.yaml"
+
+
+def _read_tree(source: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{source} can't be read as YAML: {' '.join(str(error).split())}. Correct the path or the file.") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{source} holds a {type(tree).__name__}, expected a mapping of sections. Correct the file.")
+    return tree
+
+
+def _with_overrides(tree: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Set dotted keys; whether a key exists is the configuration's to say."""
+    for dotted, value in overrides.items():
+        *parents, last = dotted.split(".")
+        section = tree
+        for key in parents:
+            section = section.setdefault(key, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"override {dotted!r} goes into {key!r}, which is a value and no section. Correct the key.")
+        section[last] = value
+    return tree
+
+
+def _resolved(config: Config, base: Path) -> Config:
+    """The same configuration with absolute paths: a workspace lies elsewhere. The code is always this project's."""
+    target = config.target.model_copy(update={"path": os.path.abspath(base / config.target.path)})
+    conversations = tuple(os.path.abspath(base / p) for p in config.data.conversations)
+    data = config.data.model_copy(update={"conversations": conversations})
+    return config.model_copy(update={"project": str(PROJECT), "target": target, "data": data})
+
+
+def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str, Any]:
+    """Name code files and conversation files one by one.
+
+    DVC's ignore file doesn't reach outside the workspace, so a directory of code would count its __pycache__ and never
+    be up to date; and it can't interpolate a list.
+    """
+    for stage in declaration["stages"].values():
+        listed: list[str] = []
+        for dep in stage["deps"]:
+            if dep == FIRST_CONVERSATIONS:
+                listed += config.data.conversations
+            elif dep.startswith(PROJECT_PREFIX):
+                listed += _code_files(PROJECT / dep.removeprefix(PROJECT_PREFIX))
+            else:
+                listed.append(dep)
+        stage["deps"] = listed
+    return declaration
+
+
+def _code_files(place: Path) -> list[str]:
+    files = [p for p in place.rglob("*") if p.suffix in (".py", ".j2")] if place.is_dir() else [place]
+    return sorted(str(p) for p in files)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file whole, so that a command that reads it never sees half of it."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
