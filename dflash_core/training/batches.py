@@ -22,6 +22,8 @@ from dflash_core.data.loader import Batch, collate
 from dflash_core.data.plan import BatchPlan, PlannedStep
 from dflash_core.training.schedule import noise_std
 
+_PAD_ID = 0  # any row of the embedding: padding is on the right, so causal attention never lets a real token see it
+
 
 class FeatureSource(Protocol):
     """Where the target's hidden states come from: a forward in the loop, or a cache on disk."""
@@ -76,12 +78,12 @@ class StepBatch:
 
 def total_steps(plan: BatchPlan, config: Config) -> int:
     """Optimizer steps of the whole run."""
-    full = plan.steps_per_epoch * config.training.epochs
+    full = plan.num_steps(config.training.epochs)
     return min(full, config.training.max_steps or full)
 
 
 def batches(
-    plan: BatchPlan, dataset: Dataset, source: FeatureSource, config: Config, *, next_sample: int, pad_id: int
+    plan: BatchPlan, dataset: Dataset, source: FeatureSource, config: Config, *, next_sample: int
 ) -> Iterator[StepBatch]:
     """Step batches from the one that begins at sample `next_sample` to the end of the run."""
     last = total_steps(plan, config)
@@ -90,19 +92,19 @@ def batches(
         step = planned.epoch * plan.steps_per_epoch + planned.index_in_epoch + 1
         if step > last:
             return
-        yield make_step_batch(planned, step, dataset, source, config, pad_id)
-        next_sample = planned.first_sample + planned.num_samples
+        yield make_step_batch(planned, step, dataset, source, config)
+        next_sample = planned.next_sample
 
 
 def make_step_batch(
-    planned: PlannedStep, step: int, dataset: Dataset, source: FeatureSource, config: Config, pad_id: int
+    planned: PlannedStep, step: int, dataset: Dataset, source: FeatureSource, config: Config
 ) -> StepBatch:
     """Collate one planned step and take its features."""
     level = noise_std(step, config.training.feature_noise)
     micro_batches, target_s = [], 0.0
     for planned_micro in planned.micro_batches:
         samples = [dataset.sample(row) for row in planned_micro.rows]
-        batch = collate(samples, planned_micro.padded_length, planned.epoch, config.training, pad_id)
+        batch = collate(samples, planned_micro.padded_length, planned.epoch, config.training, _PAD_ID)
         began = time.perf_counter()
         features_BTF = source(planned_micro.rows, batch.input_ids_BT)
         target_s += time.perf_counter() - began
@@ -112,8 +114,7 @@ def make_step_batch(
             batch.input_ids_BT, batch.loss_mask_BT, batch.lengths_B, batch.anchors_BA, batch.keep_BA, config.drafter.block_size
         )
         micro_batches.append(MicroBatch(batch, features_BTF, labels_BAS, mask_BAS))
-    next_sample = planned.first_sample + planned.num_samples
-    return StepBatch(step, planned.epoch, planned.first_sample, next_sample, tuple(micro_batches), level, target_s)
+    return StepBatch(step, planned.epoch, planned.first_sample, planned.next_sample, tuple(micro_batches), level, target_s)
 
 
 def add_noise(features_BTF: Tensor, batch: Batch, epoch: int, seed: int, std: float) -> Tensor:

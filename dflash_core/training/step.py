@@ -9,6 +9,7 @@ D hidden, F features width, V vocab, N rows with a label.
 
 import math
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,19 @@ from dflash_core.drafter.head_loss import head_cross_entropy
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.objectives import Objective
 from dflash_core.errors import NonFiniteError
-from dflash_core.target.model import Target
 from dflash_core.training.batches import MicroBatch, StepBatch
 from dflash_core.training.optimizer import set_learning_rate
+
+
+class TargetEnds(Protocol):
+    """What the loss needs of the frozen target: its embedding and its head."""
+
+    head_weight_VD: Tensor
+    logit_softcap: float | None
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embedding of each id, [..., D]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,12 +39,15 @@ class Trainee:
     """The drafter with what it needs around it to have a loss."""
 
     drafter: Drafter
-    target: Target
+    target: TargetEnds
     objective: Objective
-    mask_token_id: int
-    block_size: int
-    precision: str
-    attention: str
+    precision: Literal["float32", "bfloat16"]
+    attention: Literal["fast", "reference"]
+
+    @property
+    def block_size(self) -> int:
+        """K, the anchor included."""
+        return self.drafter.spec.block_size
 
 
 @dataclass(frozen=True)
@@ -148,13 +162,11 @@ def slot_losses(trainee: Trainee, micro: MicroBatch, labels_BAS: Tensor, mask_BA
     anchors_BA = micro.batch.anchors_BA.to(device)
     ids_BT = micro.batch.input_ids_BT.to(device)
     features_BTF = micro.features_BTF.to(device)
-    if trainee.precision == "float32":
-        features_BTF = features_BTF.float()
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=trainee.precision == "bfloat16"):
         embeds_BAKD = block_embeds(trainee, ids_BT, anchors_BA)
-        hidden_BAKD = trainee.drafter(features_BTF, embeds_BAKD, anchors_BA, attention=trainee.attention)
+        hidden_BASD = trainee.drafter(features_BTF, embeds_BAKD, anchors_BA, trainee.attention, label_slots_only=True)
         rows_N = mask_BAS.reshape(-1).nonzero().squeeze(1)
-        hidden_ND = hidden_BAKD[:, :, 1:].flatten(0, 2).index_select(0, rows_N)
+        hidden_ND = hidden_BASD.flatten(0, 2).index_select(0, rows_N)
         output = head_cross_entropy(
             hidden_ND, trainee.target.head_weight_VD, labels_BAS.reshape(-1)[rows_N], softcap=trainee.target.logit_softcap
         )
@@ -167,7 +179,7 @@ def block_embeds(trainee: Trainee, ids_BT: Tensor, anchors_BA: Tensor) -> Tensor
     """Embeddings_BAKD of [anchor token, MASK x (K-1)] by the frozen target."""
     with torch.no_grad():
         anchor_BA1D = trainee.target.embed(ids_BT.gather(1, anchors_BA)).unsqueeze(2)
-        mask_D = trainee.target.embed(torch.tensor([trainee.mask_token_id], device=ids_BT.device))[0]
+        mask_D = trainee.target.embed(torch.tensor([trainee.drafter.spec.mask_token_id], device=ids_BT.device))[0]
     batch, anchors = anchors_BA.shape
     return torch.cat([anchor_BA1D, mask_D.expand(batch, anchors, trainee.block_size - 1, -1)], dim=2)
 
