@@ -93,7 +93,7 @@ def train(
 
         print_plan(config)
         return
-    from dflash_core.stages import train as stage
+    from dflash_core.stages import train_run as stage
 
     typer.echo(stage.run(config))
 
@@ -101,9 +101,9 @@ def train(
 @app.command(epilog=_example("resume"))
 def resume(params: Params = DEFAULT_PARAMS) -> None:
     """Go on with a run that was stopped; refuse where there is nothing to resume."""
-    from dflash_core.stages import resume as stage
+    from dflash_core.stages import train_run as stage
 
-    typer.echo(stage.run(_config(params)))
+    typer.echo(stage.run(_config(params), resume=True))
 
 
 @app.command(epilog=_example("evaluate"))

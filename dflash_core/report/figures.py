@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator
 
 from dflash_core.report.facts import Facts, Measured, TrainingCurves
 
@@ -48,7 +49,6 @@ def draw_all(facts: Facts) -> dict[str, str]:
         if facts.curves.steps:
             figures["loss"] = _loss(facts.curves)
             figures["acceptance"] = _acceptance(facts.curves, facts.overall)
-            figures["optimizer"] = _optimizer(facts.curves)
         if facts.overall.survival:
             figures["positions"] = _positions(facts.overall, facts.curves.slot_accuracy)
             figures["rounds"] = _rounds(facts.overall)
@@ -56,6 +56,8 @@ def draw_all(facts: Facts) -> dict[str, str]:
             figures["categories"] = _categories(facts.categories)
         if facts.buckets:
             figures["lengths"] = _lengths(facts)
+        if facts.curves.steps:
+            figures["optimizer"] = _optimizer(facts.curves)
         return {name: _svg(figure) for name, figure in figures.items()}
 
 
@@ -109,7 +111,9 @@ def _optimizer(curves: TrainingCurves) -> Figure:
     lower.set_ylabel("gradient norm")
     lower.set_xlabel("optimizer step")
     if min(curves.grad_norm) > 0:
-        lower.set_yscale("log")
+        lower.set_yscale("log", subs=[])
+        lower.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        lower.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     return figure
 
 

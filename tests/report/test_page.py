@@ -65,7 +65,7 @@ def synthetic(num_steps: int = 900) -> Facts:
 def test_page_shows_every_figure_and_loads_nothing_from_outside() -> None:
     facts = synthetic(60)
     figures = draw_all(facts)
-    assert list(figures) == ["loss", "acceptance", "optimizer", "positions", "rounds", "categories", "lengths"]
+    assert list(figures) == ["loss", "acceptance", "positions", "rounds", "categories", "lengths", "optimizer"]
     page = render(facts, figures)
     assert len(re.findall(r'<img [^>]*src="data:image/svg\+xml;base64,', page)) == len(figures)
     assert not re.search(r"https?://", page)
