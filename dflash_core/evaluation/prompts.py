@@ -1,0 +1,55 @@
+"""Which held-out prompts are measured, and their recorded answers as text to walk along.
+
+The choice is a pure function of the dataset: every evaluation of a run, and of the next run on the same data,
+measures the same prompts, so two acceptance lengths can be compared.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_core.data.dataset import Dataset
+from dflash_core.errors import DataError
+
+
+@dataclass(frozen=True)
+class HeldoutPrompt:
+    """One held-out conversation up to its first answer, and that answer as recorded (its stop token included)."""
+
+    sample_id: str
+    category: str
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+
+
+def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
+    """At most `count` prompts: one of each category in turn (alphabetical), each category in the dataset's order.
+
+    Raises:
+        DataError: the split is empty, or not one of its rows has a prompt before its answer.
+    """
+    if len(heldout) == 0:
+        raise DataError("the held-out split has 0 rows, expected at least 1. Raise data.heldout_fraction, then run stage prepare again.")
+    queues: dict[str, list[HeldoutPrompt]] = defaultdict(list)
+    for row in range(len(heldout)):
+        sample = heldout.sample(row)
+        if (prompt := split_first_answer(sample)) is not None:
+            queues[prompt.category].append(prompt)
+    if not queues:
+        raise DataError(f"0 of {len(heldout)} held-out rows have a prompt before an answer, expected at least 1. Check the conversations.")
+    longest = max(map(len, queues.values()))
+    dealt = [queues[name][turn] for turn in range(longest) for name in sorted(queues) if turn < len(queues[name])]
+    return tuple(dealt[:count])
+
+
+def split_first_answer(sample: object) -> HeldoutPrompt | None:
+    """Prompt and first answer of a sample: the first run of supervised tokens is the answer; None without either."""
+    supervised = np.flatnonzero(sample.loss_mask)
+    if not len(supervised) or supervised[0] == 0:
+        return None
+    start = int(supervised[0])
+    holes = np.flatnonzero(~np.asarray(sample.loss_mask[start:], dtype=bool))
+    end = start + int(holes[0]) if len(holes) else len(sample.loss_mask)
+    ids = [int(token) for token in sample.input_ids[:end]]
+    return HeldoutPrompt(sample.sample_id, sample.category, tuple(ids[:start]), tuple(ids[start:]))

@@ -1,0 +1,88 @@
+"""The chain walk gives the rounds of real decoding, on every kind of answer."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from dflash_core.target.model import Target
+
+from dflash_core.evaluation.chain_walk import WalkRow, chain_walk, lockstep_walk
+from dflash_core.evaluation.compare import first_walk_difference
+from dflash_core.evaluation.decode import speculative_greedy, target_greedy
+from dflash_core.evaluation.walk_set import walk_rows
+
+
+def agree(target: Target, drafter: object, prompts: list[list[int]], limit: int, stops: set[int], block_size: int | None) -> int:
+    """Hold both walks to real decoding on all prompts; returns the number of rounds."""
+    plain = [target_greedy(target, prompt, limit, stops).tokens for prompt in prompts]
+    decoded = [speculative_greedy(target, drafter, prompt, limit, stops, block_size).rounds for prompt in prompts]
+    rows = walk_rows(target, list(zip(prompts, plain, strict=True)), drafter.spec.target_layer_ids)
+    for walked in (chain_walk(target, drafter, rows, block_size), lockstep_walk(target, drafter, rows, block_size)):
+        for row, walk, rounds in zip(rows, walked, decoded, strict=True):
+            answer = len(row.tokens) - row.prompt_length
+            difference = first_walk_difference(target, drafter, "x", row, walk, rounds, answer, 1e-4)
+            assert difference is None or difference.tie, difference
+    return sum(len(rounds) for rounds in decoded)
+
+
+@pytest.mark.parametrize("block_size", [None, 3])
+def test_spec7_12_metric_agreement(target: Target, lab: SimpleNamespace, block_size: int | None) -> None:
+    for sliding in (False, True):
+        # Stop tokens end some answers at once and others inside a block; prompts of 1 to 24 tokens, padded on the right.
+        assert agree(target, lab.random_drafter(sliding=sliding), lab.prompts(6), 20, {7, 30, 31}, block_size) > 20
+
+
+def test_deep_blocks_agree_with_real_decoding(target: Target, lab: SimpleNamespace) -> None:
+    prompt = lab.prompts(3)[2]
+    text = [*prompt, *target_greedy(target, prompt, 60, ()).tokens]
+    for period in (2, 5, 7):
+        drafter = lab.OracleDrafter(target, text, lambda anchor: 1 + anchor % period)
+        for limit in (1, 2, 17, 40):
+            agree(target, drafter, [prompt], limit, set(), None)
+        agree(target, drafter, [prompt], 40, {text[len(prompt) + 9]}, None)
+
+
+def test_the_head_runs_once_a_token_and_only_where_the_prefix_matches(
+    llama: Target, lab: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dflash_core.evaluation.chain_walk as module
+
+    seen: list[int] = []
+    head = module.head_logits
+    monkeypatch.setattr(module, "head_logits", lambda hidden_ND, weight: seen.append(len(hidden_ND)) or head(hidden_ND, weight))
+    drafter = lab.random_drafter()
+    prompts = lab.prompts(5)
+    rows = walk_rows(llama, [(p, target_greedy(llama, p, 20, ()).tokens) for p in prompts], drafter.spec.target_layer_ids)
+    walked = chain_walk(llama, drafter, rows)
+    assert sum(seen) <= sum(sum(walk.rounds) for walk in walked)
+
+
+def test_rows_are_independent_of_their_batch(llama: Target, lab: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dflash_core.evaluation.chain_walk as module
+
+    drafter = lab.random_drafter()
+    rows = walk_rows(llama, [(p, target_greedy(llama, p, 16, {7, 30}).tokens) for p in lab.prompts(7)], (0, 1))
+    together = chain_walk(llama, drafter, rows)
+    assert together == tuple(chain_walk(llama, drafter, [row])[0] for row in rows)
+    monkeypatch.setattr(module, "SLOTS_PER_FORWARD", 150)
+    monkeypatch.setattr(module, "ANCHORS_PER_WALK", 40)
+    assert together == chain_walk(llama, drafter, rows)
+
+
+def test_padding_is_never_seen(llama: Target, lab: SimpleNamespace) -> None:
+    drafter = lab.random_drafter()
+    prompt = lab.prompts(3)[2]
+    (row,) = walk_rows(llama, [(prompt, target_greedy(llama, prompt, 12, ()).tokens)], (0, 1))
+    longer = WalkRow(row.tokens, row.prompt_length, torch.cat([row.features_TF, torch.full((9, row.features_TF.shape[1]), 1e4)]))
+    assert chain_walk(llama, drafter, [row]) == chain_walk(llama, drafter, [longer])
+
+
+def test_near_ties_are_listed_with_their_positions(llama: Target, lab: SimpleNamespace) -> None:
+    drafter = lab.random_drafter()
+    with torch.no_grad():
+        drafter.norm.weight.zero_()  # all logits are 0: every slot is a tie
+    prompt = lab.prompts(2)[1]
+    (row,) = walk_rows(llama, [(prompt, target_greedy(llama, prompt, 8, ()).tokens)], (0, 1))
+    (walk,) = chain_walk(llama, drafter, [row], tie_margin=1e-4)
+    assert walk.near_ties[0].position == row.prompt_length + 1 and walk.near_ties[0].margin == 0
+    assert chain_walk(llama, lab.random_drafter(), [row], tie_margin=1e-9)[0].near_ties == ()
