@@ -1,6 +1,7 @@
 """Export of a drafter for other programs, in z-lab's layout and in speculators'.
 
-An export appears whole (written beside, renamed) and is read back before it does. It says `unproven` until a proof by replay says otherwise.
+An export appears whole (written beside, renamed) and is read back before it does. It says `unproven` until a proof by
+replay says otherwise.
 """
 
 import json
@@ -119,7 +120,9 @@ def read_target_embeddings(target_dir: Path) -> tuple[torch.Tensor, torch.Tensor
                     if key == name or key.endswith("." + name):
                         found[name] = file.get_tensor(key)
     if "embed_tokens.weight" not in found:
-        raise CheckpointError(f"{target_dir} holds no tensor embed_tokens.weight in safetensors; convert the target, or name its directory.")
+        raise CheckpointError(
+            f"{target_dir} holds no tensor embed_tokens.weight in safetensors; convert the target, or name its directory."
+        )
     return found["embed_tokens.weight"], found.get("lm_head.weight", found["embed_tokens.weight"]).clone()
 
 
@@ -165,7 +168,9 @@ def _publish(out_dir: Path, write: Callable[[Path], None]) -> None:
         fresh.rename(out_dir)
         _sync(out_dir.parent)
     except OSError as error:
-        raise CheckpointError(f"{out_dir} can't be written: {error.strerror or error}. Free space or name another directory.") from None
+        raise CheckpointError(
+            f"{out_dir} can't be written: {error.strerror or error}. Free space or name another directory."
+        ) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -181,8 +186,9 @@ tags: [dflash, speculative-decoding, {lineage["status"]}]
 
 **Status: {lineage["status"]}.** No replay has checked this checkpoint yet; don't serve it.
 
-Drafts {spec.block_size - 1} tokens a block for the target below, from the outputs of its layers {list(spec.target_layer_ids)}
-(0-based, of {spec.num_target_layers}). {spec.num_layers} layers, mask row {spec.mask_token_id}. Embedding and LM head are the target's.
+Drafts {spec.block_size - 1} tokens a block for the target below, from the outputs of its layers
+{list(spec.target_layer_ids)} (0-based, of {spec.num_target_layers}). {spec.num_layers} layers, mask row {spec.mask_token_id}.
+Embedding and LM head are the target's.
 
 | | |
 | --- | --- |

@@ -41,7 +41,9 @@ def zlab_shapes(spec: DrafterSpec) -> dict[str, tuple[int, ...]]:
     return shapes | {f"layers.{i}.{name}": shape for i in range(spec.num_layers) for name, shape in layer.items()}
 
 
-def checked_weights(state: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def checked_weights(
+    state: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
     """The tensors on the CPU, contiguous, in `dtype`.
 
     Raises:
@@ -49,11 +51,14 @@ def checked_weights(state: Mapping[str, torch.Tensor], shapes: Mapping[str, tupl
     """
     if differing := sorted(set(state) ^ set(shapes)):
         raise CheckpointError(
-            f"the drafter has {len(state)} tensors, z-lab's layout {len(shapes)}; first difference {differing[0]}. Export a plain DFlash drafter."
+            f"the drafter has {len(state)} tensors, z-lab's layout {len(shapes)}; first difference {differing[0]}. "
+            "Export a plain DFlash drafter."
         )
     for name, shape in shapes.items():
         if tuple(state[name].shape) != shape:
-            raise CheckpointError(f"{name} is {tuple(state[name].shape)}, the layout wants {shape}. Use the drafter's own configuration.")
+            raise CheckpointError(
+                f"{name} is {tuple(state[name].shape)}, the layout wants {shape}. Use the drafter's own configuration."
+            )
         if not torch.isfinite(state[name]).all():
             raise CheckpointError(f"{name} holds NaN or infinity, expected finite weights. Go back to an earlier checkpoint.")
     return {name: state[name].detach().to(device="cpu", dtype=dtype).contiguous() for name in shapes}

@@ -138,7 +138,9 @@ def lockstep_walk(target: Target, drafter: Drafter, rows: Sequence[WalkRow], blo
     while running := [w for w in walkers if w.running]:
         anchors_B1 = torch.tensor([[w.anchor] for w in running], device=target.device)
         features_BTF = _padded_features([w.row for w in running], drafter)
-        hidden_BSD = _draft(target, drafter, features_BTF, _ids_at([w.row for w in running], anchors_B1), anchors_B1, num_slots)[:, 0]
+        hidden_BSD = _draft(target, drafter, features_BTF, _ids_at([w.row for w in running], anchors_B1), anchors_B1, num_slots)[
+            :, 0
+        ]
         deciding = list(enumerate(running))
         while deciding:
             picked_ND = torch.stack([hidden_BSD[place, w.slot - 1] for place, w in deciding])
@@ -200,9 +202,7 @@ def _walk_heads(target: Target, hidden_ND: torch.Tensor, walks: list[tuple[_Walk
     """Walk all rows to their ends, one slot a row and call; `walks` gives each row's first slot in `hidden_ND`."""
     head_weight_VD = target.head_weight_VD.to(hidden_ND.dtype)
     while walks := [(walker, offset) for walker, offset in walks if walker.running]:
-        picked = [
-            offset + (w.anchor - w.row.prompt_length) * (w.block_size - 1) + w.slot - 1 for w, offset in walks
-        ]
+        picked = [offset + (w.anchor - w.row.prompt_length) * (w.block_size - 1) + w.slot - 1 for w, offset in walks]
         logits_NV = head_logits(hidden_ND[torch.tensor(picked, device=hidden_ND.device)], head_weight_VD)
         if tie_margin is not None:
             _note_ties(logits_NV, walks, tie_margin)

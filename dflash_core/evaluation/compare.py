@@ -129,7 +129,13 @@ def first_walk_difference(
             return None
         margin = _round_margin(target, drafter, row, anchor, longest, tie_margin)
         return WalkDifference(
-            sample_id=sample_id, round=index, position=anchor, walked=pair[0], decoded=pair[1], margin=margin, tie=margin < tie_margin
+            sample_id=sample_id,
+            round=index,
+            position=anchor,
+            walked=pair[0],
+            decoded=pair[1],
+            margin=margin,
+            tie=margin < tie_margin,
         )
     return None
 

@@ -68,10 +68,15 @@ def check_subjects(config: Config, target_dir: Path, drafter_dir: Path) -> tuple
     spec, lineage = read_spec(drafter_dir), read_lineage(drafter_dir)
     tree = read_json(target_dir / "config.json", "the target")
     tree = tree.get("text_config", tree)
-    for field, own in (("hidden_size", spec.hidden_size), ("num_hidden_layers", spec.num_target_layers), ("vocab_size", spec.vocab_size)):
+    for field, own in (
+        ("hidden_size", spec.hidden_size),
+        ("num_hidden_layers", spec.num_target_layers),
+        ("vocab_size", spec.vocab_size),
+    ):
         if field in tree and tree[field] != own:
             raise IdentityError(
-                f"{drafter_dir} was made for a target with {field} {own}, {target_dir} has {tree[field]}. Name the drafter's own target."
+                f"{drafter_dir} was made for a target with {field} {own}, {target_dir} has {tree[field]}. "
+                "Name the drafter's own target."
             )
     identity = target_identity(target_dir)
     if lineage.get("target_identity", identity) != identity:
@@ -165,7 +170,9 @@ def write_record(record: EvaluationRecord, out_path: Path) -> None:
         os.replace(temporary, out_path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"{out_path} can't be written: {error.strerror or error}. Free space or check permissions.") from None
+        raise CheckpointError(
+            f"{out_path} can't be written: {error.strerror or error}. Free space or check permissions."
+        ) from None
 
 
 def _refuse_faults(record: EvaluationRecord, out_path: Path) -> None:

@@ -30,14 +30,18 @@ def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
         DataError: the split is empty, or not one of its rows has a prompt before its answer.
     """
     if len(heldout) == 0:
-        raise DataError("the held-out split has 0 rows, expected at least 1. Raise data.heldout_fraction, then run stage prepare again.")
+        raise DataError(
+            "the held-out split has 0 rows, expected at least 1. Raise data.heldout_fraction, then run stage prepare again."
+        )
     queues: dict[str, list[HeldoutPrompt]] = defaultdict(list)
     for row in range(len(heldout)):
         sample = heldout.sample(row)
         if (prompt := split_first_answer(sample)) is not None:
             queues[prompt.category].append(prompt)
     if not queues:
-        raise DataError(f"0 of {len(heldout)} held-out rows have a prompt before an answer, expected at least 1. Check the conversations.")
+        raise DataError(
+            f"0 of {len(heldout)} held-out rows have a prompt before an answer, expected at least 1. Check the conversations."
+        )
     longest = max(map(len, queues.values()))
     dealt = [queues[name][turn] for turn in range(longest) for name in sorted(queues) if turn < len(queues[name])]
     return tuple(dealt[:count])

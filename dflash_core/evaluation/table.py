@@ -8,7 +8,9 @@ from dflash_core.evaluation.records import EvaluationRecord
 
 def results_table(record: EvaluationRecord) -> Table:
     """Acceptance overall and by category, agreement and speed, as a rich table."""
-    table = Table(title=f"{record.subjects.drafter_path} on {record.acceptance.num_prompts} held-out prompts, {record.subjects.dtype}")
+    table = Table(
+        title=f"{record.subjects.drafter_path} on {record.acceptance.num_prompts} held-out prompts, {record.subjects.dtype}"
+    )
     for heading in ("", "prompts", "tokens", "rounds", "τ", "95 %", "mean of prompts", "whole blocks"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, figures in (("all", record.acceptance), *record.by_category.items()):
@@ -17,10 +19,12 @@ def results_table(record: EvaluationRecord) -> Table:
     same = f"{outputs.num_equal} of {outputs.num_prompts} outputs equal the target's"
     ties = f", {outputs.num_ties} part at a tie" if outputs.num_ties else ""
     fault = f", [red]{outputs.num_different} differ[/red]" if outputs.num_different else ""
-    agreement = f"chain walk equal in {walk.num_equal} of {walk.num_prompts} prompts, τ {_number(walk.tau, 3)}, {_number(walk.speedup, 0)}x faster"
+    faster = f"τ {_number(walk.tau, 3)}, {_number(walk.speedup, 0)}x faster"
+    agreement = f"chain walk equal in {walk.num_equal} of {walk.num_prompts} prompts, {faster}"
     shares = {"target": speed.target_s, "drafter": speed.drafter_s, "prefill": speed.prefill_s, "rest": speed.overhead_s}
     split = ", ".join(f"{name} {seconds / speed.speculative_s:.0%}" for name, seconds in shares.items())
-    rate = f"{speed.speedup:.2f}x the target alone ({speed.speculative_tokens_per_s:.1f} and {speed.plain_tokens_per_s:.1f} tok/s; {split})"
+    rates = f"{speed.speculative_tokens_per_s:.1f} and {speed.plain_tokens_per_s:.1f} tok/s"
+    rate = f"{speed.speedup:.2f}x the target alone ({rates}; {split})"
     table.caption = f"{same}{ties}{fault}\n{agreement}\n{rate}"
     table.caption_justify = "left"
     return table

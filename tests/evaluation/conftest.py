@@ -25,7 +25,9 @@ FAMILIES = {
     "llama": lambda: transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True),
     "qwen3": lambda: transformers.Qwen3Config(**SHAPE, tie_word_embeddings=False),
     "mistral": lambda: transformers.MistralConfig(**SHAPE, sliding_window=16),
-    "gemma3": lambda: transformers.Gemma3TextConfig(**SHAPE, sliding_window=16, sliding_window_pattern=2, query_pre_attn_scalar=8),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **SHAPE, sliding_window=16, sliding_window_pattern=2, query_pre_attn_scalar=8
+    ),
 }
 
 
@@ -120,7 +122,11 @@ class OracleDrafter(nn.Module):
         return self._hidden_KD(anchor, block_embeds_1KD)[None]
 
     def forward(
-        self, features_BTF: torch.Tensor, block_embeds_BAKD: torch.Tensor, anchors_BA: torch.Tensor, label_slots_only: bool = False
+        self,
+        features_BTF: torch.Tensor,
+        block_embeds_BAKD: torch.Tensor,
+        anchors_BA: torch.Tensor,
+        label_slots_only: bool = False,
     ) -> torch.Tensor:
         """As Drafter.forward."""
         self.num_anchors += anchors_BA.numel()

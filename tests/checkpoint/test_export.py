@@ -1,0 +1,160 @@
+"""Exports: exact keys and values, both layouts' configuration, refusal of what isn't a drafter, whole or not at all."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from dflash_core.checkpoint.export import export_speculators, export_zlab
+from dflash_core.checkpoint.exported import load_drafter, read_lineage, zlab_shapes
+from dflash_core.drafter.model import Drafter
+from dflash_core.drafter.spec import DrafterSpec
+from dflash_core.errors import CheckpointError, ConfigError, DflashError, IdentityError
+
+LINEAGE = {"target_identity": "ab" * 32, "run": "demo", "step": 7}
+
+
+def make_drafter(num_layers: int = 5, sliding: bool = False) -> Drafter:
+    """A random drafter whose shape differs in every dimension."""
+    kinds = ("sliding_attention",) * (num_layers - 1) + ("full_attention",)
+    torch.manual_seed(0)
+    spec = DrafterSpec(
+        hidden_size=24, intermediate_size=40, num_heads=4, num_kv_heads=2, head_dim=8, num_layers=num_layers, block_size=6,
+        mask_token_id=62, target_layer_ids=(0, 1, 3), num_target_layers=5, vocab_size=64, rope_theta=5e4,
+        layer_types=kinds if sliding else (), sliding_window=9 if sliding else None, max_position_embeddings=512,
+    )  # fmt: skip
+    drafter = Drafter(spec)
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            parameter.normal_()
+    return drafter
+
+
+def save_target(directory: Path, tied: bool = False, vocab_size: int = 64) -> Path:
+    """A tiny target of the drafter's width."""
+    torch.manual_seed(1)
+    config = transformers.Qwen3Config(
+        vocab_size=vocab_size, hidden_size=24, intermediate_size=40, num_hidden_layers=5, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, tie_word_embeddings=tied,
+    )  # fmt: skip
+    transformers.Qwen3ForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def test_spec7_11_checkpoint_round_trip(tmp_path: Path) -> None:
+    drafter = make_drafter()
+    out = tmp_path / "drafter"
+    export_zlab(drafter.state_dict(), drafter.spec, "models/toy", out, LINEAGE)
+    weights = load_file(out / "model.safetensors")
+    assert len(weights) == 58  # 5 layers: dflash_spec.md 1.3
+    assert {name: tuple(tensor.shape) for name, tensor in weights.items()} == zlab_shapes(drafter.spec)
+    config = json.loads((out / "config.json").read_text())
+    assert config["block_size"] == config["dflash_config"]["block_size"] == 6
+    assert config["dflash_config"]["mask_token_id"] == 62
+    assert config["dflash_config"]["target_layer_ids"] == [0, 1, 3] and config["num_target_layers"] == 5
+    loaded = load_drafter(out)
+    assert loaded.spec == drafter.spec
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in drafter.state_dict().items())
+    assert read_lineage(out) == {"status": "unproven", "layout": "z-lab", "target_path": "models/toy"} | LINEAGE
+    assert "unproven" in (out / "README.md").read_text()
+
+
+def test_key_set_written_out_for_one_layer() -> None:
+    assert sorted(zlab_shapes(make_drafter(num_layers=1).spec)) == sorted(
+        "fc.weight hidden_norm.weight norm.weight layers.0.input_layernorm.weight layers.0.post_attention_layernorm.weight "
+        "layers.0.self_attn.q_proj.weight layers.0.self_attn.k_proj.weight layers.0.self_attn.v_proj.weight "
+        "layers.0.self_attn.o_proj.weight layers.0.self_attn.q_norm.weight layers.0.self_attn.k_norm.weight "
+        "layers.0.mlp.gate_proj.weight layers.0.mlp.up_proj.weight layers.0.mlp.down_proj.weight".split()
+    )
+
+
+def test_files_can_be_read_by_a_server(tmp_path: Path) -> None:
+    drafter = make_drafter(1)
+    export_zlab(drafter.state_dict(), drafter.spec, "toy", tmp_path / "out", {})
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()} == {0o644}
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_speculators_form_shifts_layer_ids_and_carries_embedding_and_head(tmp_path: Path, tied: bool) -> None:
+    target, drafter, out = save_target(tmp_path / "target", tied), make_drafter(2), tmp_path / "out"
+    export_speculators(drafter.state_dict(), drafter.spec, str(target), out, LINEAGE)
+    config, weights = json.loads((out / "config.json").read_text()), load_file(out / "model.safetensors")
+    assert config["aux_hidden_state_layer_ids"] == [1, 2, 4]
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 5
+    assert "sliding_window_non_causal" not in config
+    assert set(weights) == set(zlab_shapes(drafter.spec)) | {"embed_tokens.weight", "lm_head.weight"}
+    model = transformers.AutoModelForCausalLM.from_pretrained(target)
+    assert torch.equal(weights["embed_tokens.weight"], model.get_input_embeddings().weight)
+    assert torch.equal(weights["lm_head.weight"], model.get_output_embeddings().weight)
+
+
+def test_speculators_form_says_causal_only_where_every_layer_slides(tmp_path: Path) -> None:
+    target, drafter = save_target(tmp_path / "target"), make_drafter(2, sliding=True)
+    export_speculators(drafter.state_dict(), drafter.spec, str(target), tmp_path / "out", {})
+    assert "sliding_window_non_causal" not in json.loads((tmp_path / "out" / "config.json").read_text())
+
+
+def test_speculators_form_refuses_another_target(tmp_path: Path) -> None:
+    target, drafter = save_target(tmp_path / "target", vocab_size=70), make_drafter(1)
+    with pytest.raises(IdentityError, match=r"\(70, 24\).*\(64, 24\)"):
+        export_speculators(drafter.state_dict(), drafter.spec, str(target), tmp_path / "out", {})
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_weights_are_refused_and_the_old_export_stays(tmp_path: Path) -> None:
+    drafter, out = make_drafter(1), tmp_path / "out"
+    export_zlab(drafter.state_dict(), drafter.spec, "toy", out, {})
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    missing, nan = dict(drafter.state_dict()), dict(drafter.state_dict())
+    del missing["fc.weight"]
+    nan["norm.weight"] = torch.full_like(nan["norm.weight"], float("nan"))
+    for state, fact in (
+        (missing, "fc.weight"),
+        (nan, "NaN"),
+        (drafter.state_dict() | {"fc.weight": torch.zeros(2, 2)}, r"\(2, 2\)"),
+    ):
+        with pytest.raises(CheckpointError, match=fact):
+            export_zlab(state, drafter.spec, "toy", out, {})
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    "damage", ["no config", "no weights", "cut weights", "extra key", "wrong block size", "speculators", "not JSON"]
+)
+def test_broken_exports_are_refused_in_one_sentence(tmp_path: Path, damage: str) -> None:
+    drafter, out = make_drafter(1), tmp_path / "out"
+    export_zlab(drafter.state_dict(), drafter.spec, "toy", out, {})
+    config, weights = out / "config.json", out / "model.safetensors"
+    tree = json.loads(config.read_text())
+    match damage:
+        case "no config":
+            config.unlink()
+        case "no weights":
+            weights.unlink()
+        case "cut weights":
+            weights.write_bytes(weights.read_bytes()[:-10])
+        case "extra key":
+            save_file(load_file(weights) | {"lm_head.weight": torch.zeros(2)}, weights)
+        case "wrong block size":
+            config.write_text(json.dumps(tree | {"block_size": 16}))
+        case "speculators":
+            config.write_text(json.dumps({"speculators_model_type": "dflash"}))
+        case "not JSON":
+            config.write_text("{")
+    with pytest.raises(DflashError) as error:
+        load_drafter(out)
+    assert isinstance(error.value, CheckpointError | ConfigError) and "\n" not in str(error.value)
+
+
+def test_bfloat16_export_holds_the_rounded_weights(tmp_path: Path) -> None:
+    drafter = make_drafter(1)
+    export_zlab(drafter.state_dict(), drafter.spec, "toy", tmp_path / "out", {}, dtype=torch.bfloat16)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+    weight = load_drafter(tmp_path / "out").fc.weight
+    assert torch.equal(weight, drafter.fc.weight.bfloat16().float())
