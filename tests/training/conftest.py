@@ -1,7 +1,7 @@
 """A world small enough to train in milliseconds: a table for a target, rows in memory, the real drafter and plan."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,15 @@ def without_supervision(world: World, rows: Sequence[int]) -> World:
     for row in rows:
         dataset.samples[row] = replace(dataset.samples[row], loss_mask=np.zeros_like(dataset.samples[row].loss_mask))
     return replace(world, dataset=dataset)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads cost more than they save at these shapes: 1.3 s a step instead of 0.05 on two busy cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

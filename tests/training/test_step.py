@@ -69,7 +69,7 @@ def test_loss_is_the_weighted_mean_written_out(world: Callable) -> None:
 
 def test_spec7_06_fp32_masters(world: Callable) -> None:
     """50 steps at a final learning rate of 1e-5 under bfloat16 autocast move every norm away from 1; bfloat16 weights would not."""
-    here = world(training={"precision": "bfloat16", "epochs": 40, "schedule": "constant", "learning_rate": 1e-5, "warmup_ratio": 0.0})
+    here = world(rows=4, tokens_per_step=64, training={"precision": "bfloat16", "epochs": 40, "schedule": "constant", "learning_rate": 1e-5, "warmup_ratio": 0.0})
     trainee, config = here.trainee, here.config.training
     optimizer = make_optimizer(trainee.drafter, config)
     for batch in batches(here.plan, here.dataset, here.source, here.config, next_sample=0):

@@ -1,0 +1,224 @@
+"""The loop and its resume: same weights, same losses, same samples; stops, saves and evaluations where they belong."""
+
+import itertools
+import os
+import random
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dflash_core.checkpoint.resume import RunDirectory, find_prior_run
+from dflash_core.checkpoint.snapshot import check_identity, restore, take_snapshot
+from dflash_core.errors import CheckpointError, ConfigError, IdentityError, NonFiniteError, Stopped
+from dflash_core.training.batches import batches, total_steps
+from dflash_core.training.log_reader import read_log
+from dflash_core.training.loop import Hooks, Position, Run, train_loop
+from dflash_core.training.optimizer import make_optimizer
+from dflash_core.training.progress import ProgressLine
+from dflash_core.training.records import LogWriter, StepRecord
+
+
+@dataclass
+class Session:
+    """One process's worth of a run, in this process: fresh weights, fresh optimizer, what the store holds put back."""
+
+    directory: RunDirectory
+    world: object
+    evaluate: Callable[[int], Mapping[str, float]] | None = None
+    on_features: Callable[[], None] = lambda: None
+
+    def run(self) -> Position:
+        drafter, config = self.world.trainee.drafter, self.world.config
+        optimizer = make_optimizer(drafter, config.training)
+        position = Position(0, 0)
+        with LogWriter(self.directory.log_path) as log:
+            loaded = self.directory.store.load_newest()
+            if loaded is not None:
+                restore(loaded.contents, drafter, optimizer)
+                position = Position(loaded.contents.state["step"], loaded.contents.state["next_sample"])
+
+            def save(at: Position) -> object:
+                state = take_snapshot(drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity={})
+                return self.directory.store.save(state)
+
+            steps = total_steps(self.world.plan, config)
+            stream = batches(self.world.plan, self.world.dataset, self.source, config, next_sample=position.next_sample)
+            run = Run(config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(save, self.evaluate))
+            return train_loop(run, stream, position)
+
+    def source(self, rows: object, input_ids_BT: Tensor) -> Tensor:
+        self.on_features()
+        return self.world.source(rows, input_ids_BT)
+
+    def state(self) -> dict[str, Tensor]:
+        return {k: v.clone() for k, v in self.world.trainee.drafter.state_dict().items()}
+
+
+def interrupt_at(step: int, world: object, action: Callable[[], None], begun: int = 0) -> Callable[[], None]:
+    """Call `action` while the first features of this step are taken, in a session that begins after step `begun`."""
+    calls = sum(len(world.plan.step_number(number).micro_batches) for number in range(begun, step - 1))
+    seen = itertools.count()
+    return lambda: action() if next(seen) == calls else None
+
+
+def kill() -> None:
+    raise KeyboardInterrupt
+
+
+def steps_of(path: Path) -> list[tuple[object, ...]]:
+    """What must not depend on where a run was interrupted."""
+    return [
+        (r.step, r.epoch, r.loss_sum, r.denominator, r.per_position_accuracy, r.streak, r.grad_norm, r.lr, r.buckets, r.first_sample, r.last_sample)
+        for r in read_log(path)
+        if isinstance(r, StepRecord)
+    ]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_spec7_07_resume_parity(world: Callable, tmp_path: Path, precision: str) -> None:
+    """Killed at step 5 (last save at 3) and again at 8, then finished: weights, losses, rates, samples bit-equal."""
+    settings = {"precision": precision, "feature_noise": {"std": 0.05, "warmup_steps": 5}}
+    whole = Session(RunDirectory(tmp_path / "whole"), world(training=settings))
+    assert whole.run().step == 8 and whole.world.plan.steps_per_epoch == 4, "saves at 3 and 6 lie inside epochs"
+    pieces = RunDirectory(tmp_path / "pieces")
+    for begun, victim in ((0, 5), (3, 8)):
+        broken = Session(pieces, world(training=settings))
+        broken.on_features = interrupt_at(victim, broken.world, kill, begun)
+        with pytest.raises(KeyboardInterrupt):
+            broken.run()
+        torch.manual_seed(99)  # whatever the next process does with its generators before it resumes
+    last = Session(pieces, world(training=settings))
+    assert last.run() == Position(8, 48)
+    assert all(torch.equal(value, whole.state()[name]) for name, value in last.state().items())
+    # these sessions write no resume records, so the newest record of each step counts
+    assert list({row[0]: row for row in steps_of(pieces.log_path)}.values()) == steps_of(whole.directory.log_path)
+    final = [d.store.load_newest().contents for d in (whole.directory, pieces)]
+    assert all(torch.equal(final[0].moments[name], value) for name, value in final[1].moments.items())
+
+
+def test_snapshot_puts_back_weights_moments_and_generators(world: Callable) -> None:
+    here, there = world(), world()
+    optimizer = make_optimizer(here.trainee.drafter, here.config.training)
+    for param in here.trainee.drafter.parameters():
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    saved = take_snapshot(here.trainee.drafter, optimizer, step=1, next_sample=6, run_id="r", identity={"a": 1})
+    expected = (torch.rand(3).tolist(), np.random.rand(3).tolist(), [random.random() for _ in range(3)])
+    other = make_optimizer(there.trainee.drafter, there.config.training)
+    restore(saved, there.trainee.drafter, other)
+    assert (torch.rand(3).tolist(), np.random.rand(3).tolist(), [random.random() for _ in range(3)]) == expected
+    again = take_snapshot(there.trainee.drafter, other, step=1, next_sample=6, run_id="r", identity={"a": 1})
+    for kind in ("weights", "moments"):
+        ours, theirs = getattr(saved, kind), getattr(again, kind)
+        assert len(theirs) > 10 and all(torch.equal(ours[k], theirs[k]) for k in ours | theirs)
+    assert again.moments["fc.weight.exp_avg"].data_ptr() != saved.moments["fc.weight.exp_avg"].data_ptr()
+
+
+def test_a_checkpoint_of_another_shape_is_refused(world: Callable) -> None:
+    here = world()
+    optimizer = make_optimizer(here.trainee.drafter, here.config.training)
+    saved = take_snapshot(here.trainee.drafter, optimizer, step=1, next_sample=6, run_id="r", identity={})
+    saved.weights["norm.weight"] = torch.ones(3)
+    with pytest.raises(CheckpointError, match=r"norm.weight is \(3,\).*\(16,\)"):
+        restore(saved, here.trainee.drafter, optimizer)
+    del saved.weights["norm.weight"]
+    with pytest.raises(CheckpointError, match=r"norm\.weight"):
+        restore(saved, here.trainee.drafter, optimizer)
+
+
+def test_identity_names_the_field_and_both_values() -> None:
+    saved = {"target": "a1", "training": {"learning_rate": 6e-4, "betas": [0.9, 0.95]}}
+    check_identity(saved, {"target": "a1", "training": {"learning_rate": 6e-4, "betas": (0.9, 0.95)}})
+    with pytest.raises(IdentityError, match=r"training\.learning_rate = 0\.0006, this run has 0\.001"):
+        check_identity(saved, {"target": "a1", "training": {"learning_rate": 1e-3, "betas": [0.9, 0.95]}})
+    with pytest.raises(IdentityError, match=r"dataset = None, this run has 'd'"):
+        check_identity(saved, saved | {"dataset": "d"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_step_saves_and_stops(world: Callable, run_dir: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    session = Session(RunDirectory(run_dir), world(), evaluate=lambda step: {"tau": 1.0})
+    session.on_features = interrupt_at(2, session.world, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(Stopped, match=f"{number.name} came; step 2 of 8 is saved") as stopped:
+        session.run()
+    assert stopped.value.exit_code == 4 and signal.getsignal(number) == before
+    assert session.directory.store.names() == ("step-00000002",)
+    kinds = [r.kind for r in read_log(session.directory.log_path)]
+    assert kinds == ["step", "step", "checkpoint", "stop"]
+    assert read_log(session.directory.log_path)[-1].reason == "signal"
+
+
+def test_a_signal_in_the_middle_of_a_save_is_answered_by_a_save_of_its_own(world: Callable, run_dir: Path) -> None:
+    """At step 3, saved and then evaluated, the signal comes during the evaluation: step 4 is done and saved."""
+    session = Session(RunDirectory(run_dir), world(), evaluate=lambda step: os.kill(os.getpid(), signal.SIGTERM) or {"tau": 1.0})
+    with pytest.raises(Stopped, match="step 4"):
+        session.run()
+    assert session.directory.store.names() == ("step-00000003", "step-00000004")
+
+
+def test_saves_and_evaluations_come_at_their_steps_and_at_the_end(world: Callable, run_dir: Path) -> None:
+    session = Session(RunDirectory(run_dir), world(), evaluate=lambda step: {"tau": 1.0 + step})
+    session.run()
+    records = read_log(session.directory.log_path)
+    events = [(r.kind, r.step) for r in records if r.kind != "step"]
+    assert events == [(kind, step) for step in (3, 6, 8) for kind in ("checkpoint", "eval")] + [("stop", 8)]
+    saved = [r for r in records if r.kind == "checkpoint"]
+    committed = session.directory.store.load_newest({r.name: r.digest for r in saved}).committed
+    assert (saved[-1].digest, saved[-1].weights_digest) == (committed.digest, committed.weights_digest)
+    steps = [r for r in records if isinstance(r, StepRecord)]
+    assert [r.step for r in steps] == list(range(1, 9)) and [r.checkpoint_s > 0 for r in steps] == [s in (4, 7) for s in range(1, 9)]
+    consumed = [sample for r in steps for sample in range(r.first_sample, r.last_sample + 1)]
+    assert consumed == list(range(48)), "every sample of two epochs once"
+
+
+def test_non_finite_leaves_the_last_checkpoint_alone(world: Callable, run_dir: Path) -> None:
+    session = Session(RunDirectory(run_dir), world())
+    session.on_features = interrupt_at(5, session.world, lambda: session.world.trainee.target.table_VF.fill_(float("nan")))
+    with pytest.raises(NonFiniteError, match="step 5"):
+        session.run()
+    loaded = session.directory.store.load_newest()
+    assert loaded.committed.step == 3 and all(bool(v.isfinite().all()) for v in loaded.contents.weights.values())
+    assert read_log(session.directory.log_path)[-1].reason == "error"
+
+
+def test_max_steps_ends_the_run_and_its_schedule(world: Callable, run_dir: Path) -> None:
+    session = Session(RunDirectory(run_dir), world(training={"max_steps": 5}))
+    assert session.run().step == 5
+    assert steps_of(session.directory.log_path)[-1][7] == 0.0, "the cosine ends at the last step done"
+
+
+def test_a_run_is_begun_continued_or_refused_by_what_its_directory_holds(world: Callable, run_dir: Path) -> None:
+    directory = RunDirectory(run_dir)
+    assert find_prior_run(directory, "auto") is None and find_prior_run(directory, False) is None
+    with pytest.raises(ConfigError, match="holds no run to resume"):
+        find_prior_run(directory, True)
+    session = Session(directory, world())
+    session.on_features = interrupt_at(5, session.world, kill)
+    with pytest.raises(KeyboardInterrupt):
+        session.run()
+    with pytest.raises(ConfigError, match="already holds a run with 1 checkpoints"):
+        find_prior_run(directory, False)
+    for resume in (True, "auto"):
+        prior = find_prior_run(directory, resume)
+        assert prior.loaded.committed.step == 3 and not prior.finished and prior.run_id == read_log(directory.log_path)[0].run_id
+    Session(directory, world()).run()
+    assert find_prior_run(directory, "auto").finished
+
+
+def test_a_second_signal_acts_as_before(world: Callable, run_dir: Path) -> None:
+    session = Session(RunDirectory(run_dir), world())
+
+    def twice() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    session.on_features = interrupt_at(2, session.world, twice)
+    with pytest.raises(KeyboardInterrupt):
+        session.run()
