@@ -22,29 +22,46 @@ TEXTS = [
 ] * 4
 
 
-def build_tokenizer(template: str | None = CHATML, byte_level: bool = True, trim_offsets: bool = False) -> PreTrainedTokenizerFast:
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def build_tokenizer(
+    template: str | None = CHATML, byte_level: bool = True, trim_offsets: bool = False
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer (or a sentencepiece-like one with byte fallback) with ChatML's special tokens."""
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    if byte_level:
-        core = Tokenizer(models.BPE())
-        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        core.decoder = decoders.ByteLevel()
-        core.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-    else:
-        core = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-        core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-        core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first"), decoders.Fuse()])
-        specials = ["<unk>", *specials, *(f"<0x{byte:02X}>" for byte in range(256))]
-        alphabet = []
-    trainer = trainers.BpeTrainer(vocab_size=len(specials) + 300, special_tokens=specials, initial_alphabet=alphabet)
-    core.train_from_iterator(TEXTS, trainer)
+    core = _byte_level(trim_offsets) if byte_level else _sentencepiece_like()
+    core.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIALS])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>", clean_up_tokenization_spaces=False
     )
     tokenizer.add_tokens([AddedToken("</think>", special=False)])
     tokenizer.chat_template = template
     return tokenizer
+
+
+def _byte_level(trim_offsets: bool) -> Tokenizer:
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=556, special_tokens=list(SPECIALS), initial_alphabet=alphabet, show_progress=False)
+    core.train_from_iterator(TEXTS, trainer)
+    return core
+
+
+def _sentencepiece_like() -> Tokenizer:
+    """Llama 2's kind: words start with a metaspace, unknown characters fall back to bytes."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    core.train_from_iterator(TEXTS[:3], trainers.BpeTrainer(vocab_size=300, show_progress=False))
+    trained = json.loads(core.to_str())["model"]
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *trained["vocab"]]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    merges = [tuple(merge) for merge in trained["merges"]]
+    core.model = models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+    core.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return core
 
 
 @pytest.fixture(scope="session")

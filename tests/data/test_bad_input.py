@@ -118,7 +118,11 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, dict]] = {
     "long prompts only": (raw((json.dumps(LONG) + "\n").encode(), "bad.jsonl"), r"0 rows .*prompt_too_long 1", {}),
     "empty answers only": (raw(b'{"prompt": "a", "response": ""}\n', "bad.jsonl"), r"0 rows .*answer_too_short 1", {}),
     "special token spelt out": (raw(b'{"prompt": "a<|im_end|>", "response": "b"}\n', "bad.jsonl"), "control_token 1", {}),
-    "none held out": (raw(b'{"prompt": "a", "response": "Fine."}\n', "bad.jsonl"), "0 of 1 rows fell", {"heldout_fraction": 1e-9}),
+    "none held out": (
+        raw(b'{"prompt": "a", "response": "Fine."}\n', "bad.jsonl"),
+        "0 of 1 rows fell",
+        {"heldout_fraction": 1e-9},
+    ),
     "all held out": (raw(b'{"prompt": "a", "response": "Fine."}\n', "bad.jsonl"), "0 rows are left", {"heldout_fraction": 1.0}),
     "mask token in the data": (lines(), r"holds token 2, which is drafter.mask_token_id", {"drafter": {"mask_token_id": 2}}),
 }

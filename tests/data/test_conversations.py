@@ -15,7 +15,9 @@ SPELLINGS = {
     "messages": {"messages": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}]},
     "sharegpt": {"conversations": [{"from": "human", "value": "Hi?"}, {"from": "gpt", "value": "Hello."}]},
     "sharegpt roles": {"conversations": [{"from": "user", "value": "Hi?"}, {"from": "assistant", "value": "Hello."}]},
-    "role under conversations": {"conversations": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}]},
+    "role under conversations": {
+        "conversations": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}]
+    },
     "conversation": {"conversation": [{"role": "User", "content": "Hi?"}, {"role": "Assistant", "content": "Hello."}]},
     "alpaca": {"instruction": "Hi?", "input": "", "output": "Hello."},
     "alpaca without input": {"instruction": "Hi?", "output": "Hello."},
@@ -89,7 +91,9 @@ def test_system_many_turns_and_keys(write_rows):
 
 
 def test_alpaca_input_and_a_rows_own_system_text(write_rows):
-    (conversation,) = read_conversations(write_rows([{"system": "S", "instruction": "Sum up.", "input": "Text.", "output": "T."}]))
+    (conversation,) = read_conversations(
+        write_rows([{"system": "S", "instruction": "Sum up.", "input": "Text.", "output": "T."}])
+    )
     assert conversation.turns == (Turn("system", "S"), Turn("user", "Sum up.\n\nText."), Turn("assistant", "T."))
 
 
