@@ -50,7 +50,9 @@ def restore(contents: Contents, drafter: nn.Module, optimizer: torch.optim.Optim
     """
     own = drafter.state_dict()
     if differing := sorted(set(own) ^ set(contents.weights)):
-        raise CheckpointError(f"checkpoint and drafter differ in {len(differing)} tensors, first {differing[0]}. Use the configuration it was made with.")
+        raise CheckpointError(
+            f"checkpoint and drafter differ in {len(differing)} tensors, first {differing[0]}. Use the configuration it was made with."
+        )
     for name, tensor in own.items():
         saved = contents.weights[name]
         if saved.shape != tensor.shape or saved.dtype != tensor.dtype:
@@ -83,7 +85,9 @@ def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None
 def _restore_moments(moments: Mapping[str, torch.Tensor], drafter: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     params = dict(drafter.named_parameters())
     if moments and (differing := sorted({f"{name}.{key}" for name in params for key in _MOMENT_KEYS} ^ set(moments))):
-        raise CheckpointError(f"optimizer state and drafter differ in {len(differing)} tensors, first {differing[0]}. The checkpoint is of another drafter.")
+        raise CheckpointError(
+            f"optimizer state and drafter differ in {len(differing)} tensors, first {differing[0]}. The checkpoint is of another drafter."
+        )
     optimizer.state.clear()
     for name, param in params.items() if moments else ():
         optimizer.state[param] = {key: moments[f"{name}.{key}"].to(param.device, copy=True) for key in _MOMENT_KEYS}

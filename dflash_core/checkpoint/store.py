@@ -27,7 +27,13 @@ from safetensors.torch import load_file, save_file
 from dflash_core.errors import CheckpointError
 
 FORMAT = 1
-WEIGHTS, MOMENTS, STATE, MANIFEST, STATUS = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json", "status.json"
+WEIGHTS, MOMENTS, STATE, MANIFEST, STATUS = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+    "manifest.json",
+    "status.json",
+)
 Status = Literal["committed", "proven", "rejected"]
 _COMMITTED_NAME = re.compile(r"step-(\d{8,})")
 _CHUNK_BYTES = 8 << 20
@@ -92,7 +98,9 @@ class CheckpointStore:
             _sync(self.root)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise CheckpointError(f"checkpoint {final} can't be written: {error.strerror or error}. Earlier ones are untouched.") from None
+            raise CheckpointError(
+                f"checkpoint {final} can't be written: {error.strerror or error}. Earlier ones are untouched."
+            ) from None
         return _committed(final, manifest)
 
     def names(self) -> tuple[str, ...]:
@@ -120,7 +128,9 @@ class CheckpointStore:
                 continue
             return Loaded(committed, contents, tuple(skipped))
         if skipped:
-            raise CheckpointError(f"none of {len(skipped)} checkpoints in {self.root} is good: {' '.join(skipped)} Restore one, or start a new run.")
+            raise CheckpointError(
+                f"none of {len(skipped)} checkpoints in {self.root} is good: {' '.join(skipped)} Restore one, or start a new run."
+            )
         return None
 
     def load(self, name: str, logged_digest: str | None = None) -> tuple[Committed, Contents]:
@@ -140,7 +150,9 @@ class CheckpointStore:
             raise CheckpointError(f"{name} can't be read: {error}.") from None
         for what, tensors in (("weights", weights), ("moments", moments)):
             if (found := tensors_digest(tensors)) != manifest["digests"][what]:
-                raise CheckpointError(f"{name}: digest of the {what} is {found[:12]}, its manifest says {manifest['digests'][what][:12]}.")
+                raise CheckpointError(
+                    f"{name}: digest of the {what} is {found[:12]}, its manifest says {manifest['digests'][what][:12]}."
+                )
         return _committed(path, manifest), Contents(manifest["step"], weights, moments, state)
 
     def prune(self, keep_last: int, keep_every: int | None) -> tuple[str, ...]:

@@ -1,12 +1,10 @@
 """Stage `train`: opens the inputs, begins or continues the run, and trains it to its end."""
 
 import platform
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 import transformers
 
@@ -17,6 +15,7 @@ from dflash_core.config import Config
 from dflash_core.drafter.model import Drafter
 from dflash_core.stages.train_inputs import Inputs, open_inputs
 from dflash_core.training.batches import batches, total_steps
+from dflash_core.training.determinism import make_repeatable
 from dflash_core.training.loop import Hooks, Position, Run, is_milestone, train_loop
 from dflash_core.training.optimizer import make_optimizer
 from dflash_core.training.progress import ProgressLine
@@ -53,7 +52,7 @@ def train(
     """
     directory = RunDirectory(workdir / config.run_dir)
     find_prior_run(directory, resume)  # refuse before the minutes that loading may take
-    _seed_generators(config)
+    make_repeatable(config.training.deterministic, config.training.seed)
     inputs = open_inputs(config, workdir)
     optimizer = make_optimizer(inputs.trainee.drafter, config.training)
     evaluate = make_evaluate(inputs) if make_evaluate is not None and config.checkpoint.evaluate else None
@@ -112,7 +111,9 @@ def _train(
     drafter = inputs.trainee.drafter
 
     def save(at: Position) -> Committed:
-        contents = take_snapshot(drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity=inputs.identity)
+        contents = take_snapshot(
+            drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity=inputs.identity
+        )
         committed = store.save(contents)
         store.prune(config.checkpoint.keep_last, config.checkpoint.keep_every)
         return committed
@@ -125,7 +126,9 @@ def _train(
             drafter.train()
 
     drafter.train()
-    evaluation_due = prior is not None and position.step not in prior.evaluated_steps and is_milestone(config, position.step, steps)
+    evaluation_due = (
+        prior is not None and position.step not in prior.evaluated_steps and is_milestone(config, position.step, steps)
+    )
     stream = batches(inputs.plan, inputs.dataset, inputs.source, config, next_sample=position.next_sample)
     with ProgressLine(steps, position.step) as progress:
         for reason in prior.loaded.skipped if prior and prior.loaded else ():
@@ -136,14 +139,6 @@ def _train(
 
 def _outcome(run_id: str, position: Position, store: CheckpointStore) -> TrainOutcome:
     return TrainOutcome(run_id, position.step, store.root / store.names()[-1])
-
-
-def _seed_generators(config: Config) -> None:
-    """Nothing in the loop draws from these; they are fixed so that a later part that does is repeatable."""
-    torch.use_deterministic_algorithms(config.training.deterministic)
-    torch.manual_seed(config.training.seed)
-    np.random.seed(config.training.seed % 2**32)
-    random.seed(config.training.seed)
 
 
 def _versions() -> dict[str, str]:

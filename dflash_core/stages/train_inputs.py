@@ -50,7 +50,9 @@ def open_inputs(config: Config, workdir: Path) -> Inputs:
     trainee = Trainee(
         drafter, target, make_objective(config.objective, spec.block_size), config.training.precision, config.drafter.attention
     )
-    return Inputs(dataset, plan, trainee, _feature_source(config, workdir, target, dataset, spec), _identity(config, dataset, spec))
+    return Inputs(
+        dataset, plan, trainee, _feature_source(config, workdir, target, dataset, spec), _identity(config, dataset, spec)
+    )
 
 
 def make_spec(config: Config, target: Target, dataset: Dataset) -> DrafterSpec:

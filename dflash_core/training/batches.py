@@ -82,9 +82,7 @@ def total_steps(plan: BatchPlan, config: Config) -> int:
     return min(full, config.training.max_steps or full)
 
 
-def batches(
-    plan: BatchPlan, dataset: Dataset, source: FeatureSource, config: Config, *, next_sample: int
-) -> Iterator[StepBatch]:
+def batches(plan: BatchPlan, dataset: Dataset, source: FeatureSource, config: Config, *, next_sample: int) -> Iterator[StepBatch]:
     """Step batches from the one that begins at sample `next_sample` to the end of the run."""
     last = total_steps(plan, config)
     while True:
@@ -96,9 +94,7 @@ def batches(
         next_sample = planned.next_sample
 
 
-def make_step_batch(
-    planned: PlannedStep, step: int, dataset: Dataset, source: FeatureSource, config: Config
-) -> StepBatch:
+def make_step_batch(planned: PlannedStep, step: int, dataset: Dataset, source: FeatureSource, config: Config) -> StepBatch:
     """Collate one planned step and take its features."""
     level = noise_std(step, config.training.feature_noise)
     micro_batches, target_s = [], 0.0

@@ -97,7 +97,9 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                 stopping = stop.requested  # read once: a signal during a milestone must wait for the next step's save
                 checkpoint_s = _milestone(run, position, stopping)
                 if stopping:
-                    raise Stopped(f"{stop.signal_name} came; step {position.step} of {run.total_steps} is saved. Resume to go on.")
+                    raise Stopped(
+                        f"{stop.signal_name} came; step {position.step} of {run.total_steps} is saved. Resume to go on."
+                    )
     except Exception as error:
         reason = "signal" if isinstance(error, Stopped) else "error"
         run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))

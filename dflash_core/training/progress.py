@@ -18,13 +18,19 @@ _PLAIN_INTERVAL_S = 10.0
 class ProgressLine:
     """A live line on a terminal, else a plain line at the first step and then about every 10 seconds, on stderr."""
 
-    def __init__(self, total_steps: int, first_step: int, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, total_steps: int, first_step: int, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._total, self._clock = total_steps, clock
         self._console = console or Console(stderr=True)
         self._bar: Progress | None = None
         if self._console.is_terminal:
             self._bar = Progress(
-                TextColumn("train"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[status]}"), console=self._console
+                TextColumn("train"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[status]}"),
+                console=self._console,
             )
             self._task = self._bar.add_task("train", total=total_steps, completed=first_step, status="")
         self._last_time, self._last_plain = clock(), float("-inf")

@@ -142,7 +142,9 @@ def from_tree(tree: object) -> Record:
     try:
         return RECORD_TYPES[tree["kind"]](**fields)
     except TypeError as error:
-        raise DataError(f"a {tree['kind']} record has other fields than this version writes: {error}. Read it with its own version.") from None
+        raise DataError(
+            f"a {tree['kind']} record has other fields than this version writes: {error}. Read it with its own version."
+        ) from None
 
 
 def _finite(value: Any) -> Any:
@@ -172,7 +174,9 @@ class LogWriter:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._fd)
-            raise ConfigError(f"{path} is being written by another process; one run has one writer. Wait for it, or choose another run name.") from None
+            raise ConfigError(
+                f"{path} is being written by another process; one run has one writer. Wait for it, or choose another run name."
+            ) from None
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             os.write(self._fd, b"\n")

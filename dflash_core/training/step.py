@@ -196,5 +196,9 @@ def _count(loss_sum: Tensor, predicted_BAS: Tensor, labels_BAS: Tensor, mask_BAS
     leading_BA = correct_BAS.long().cumprod(dim=-1).sum(dim=-1)
     num_blocks = with_label_BA.sum()
     return Tally(
-        loss_sum.double(), correct_BAS.sum(dim=(0, 1)), mask_BAS.sum(dim=(0, 1)), (leading_BA * with_label_BA).sum() + num_blocks, num_blocks
+        loss_sum.double(),
+        correct_BAS.sum(dim=(0, 1)),
+        mask_BAS.sum(dim=(0, 1)),
+        (leading_BA * with_label_BA).sum() + num_blocks,
+        num_blocks,
     )

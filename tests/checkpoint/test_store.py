@@ -87,7 +87,9 @@ def test_a_swapped_checkpoint_is_found_by_the_digest_in_the_log(store: Checkpoin
     assert loaded is not None and loaded.committed.step == 1 and "the log says" in loaded.skipped[0]
 
 
-def test_tensors_are_checked_against_the_digest_taken_from_memory(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_are_checked_against_the_digest_taken_from_memory(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tensor that changes between memory and file has a right crc32 and a wrong digest."""
     real = store_module.save_file
     monkeypatch.setattr(store_module, "save_file", lambda tensors, path: real({k: v * 1.5 for k, v in tensors.items()}, path))
@@ -111,7 +113,9 @@ def test_a_rejected_checkpoint_is_passed_over(store: CheckpointStore) -> None:
 
 
 @pytest.mark.parametrize("call", ["save_file", "_write_json", "_sync", "_size_and_crc"])
-def test_a_failed_save_leaves_no_checkpoint_and_keeps_the_last(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failed_save_leaves_no_checkpoint_and_keeps_the_last(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     store.save(contents(1))
 
     def full(*_: object) -> None:
@@ -125,7 +129,9 @@ def test_a_failed_save_leaves_no_checkpoint_and_keeps_the_last(store: Checkpoint
     assert store.load_newest() is not None
 
 
-def test_files_and_directories_are_synced_before_and_after_the_rename(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_directories_are_synced_before_and_after_the_rename(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     real_sync, real_rename = store_module._sync, Path.rename
     monkeypatch.setattr(store_module, "_sync", lambda path: (events.append(path.name.split(".tmp")[0]), real_sync(path)))
@@ -158,7 +164,9 @@ def test_retention_keeps_last_every_and_proven(store: CheckpointStore) -> None:
     assert len(list(store.root.iterdir())) == 4, "temporary directories of killed sessions go too"
 
 
-def test_a_kill_during_deletion_leaves_no_half_checkpoint_under_its_name(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_during_deletion_leaves_no_half_checkpoint_under_its_name(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for step in range(1, 4):
         store.save(contents(step))
 

@@ -44,12 +44,16 @@ class Session:
                 position = Position(loaded.contents.state["step"], loaded.contents.state["next_sample"])
 
             def save(at: Position) -> object:
-                state = take_snapshot(drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity={})
+                state = take_snapshot(
+                    drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity={}
+                )
                 return self.directory.store.save(state)
 
             steps = total_steps(self.world.plan, config)
             stream = batches(self.world.plan, self.world.dataset, self.source, config, next_sample=position.next_sample)
-            run = Run(config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(save, self.evaluate))
+            run = Run(
+                config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(save, self.evaluate)
+            )
             return train_loop(run, stream, position)
 
     def source(self, rows: object, input_ids_BT: Tensor) -> Tensor:
@@ -74,7 +78,19 @@ def kill() -> None:
 def steps_of(path: Path) -> list[tuple[object, ...]]:
     """What must not depend on where a run was interrupted."""
     return [
-        (r.step, r.epoch, r.loss_sum, r.denominator, r.per_position_accuracy, r.streak, r.grad_norm, r.lr, r.buckets, r.first_sample, r.last_sample)
+        (
+            r.step,
+            r.epoch,
+            r.loss_sum,
+            r.denominator,
+            r.per_position_accuracy,
+            r.streak,
+            r.grad_norm,
+            r.lr,
+            r.buckets,
+            r.first_sample,
+            r.last_sample,
+        )
         for r in read_log(path)
         if isinstance(r, StepRecord)
     ]
@@ -173,7 +189,9 @@ def test_saves_and_evaluations_come_at_their_steps_and_at_the_end(world: Callabl
     committed = session.directory.store.load_newest({r.name: r.digest for r in saved}).committed
     assert (saved[-1].digest, saved[-1].weights_digest) == (committed.digest, committed.weights_digest)
     steps = [r for r in records if isinstance(r, StepRecord)]
-    assert [r.step for r in steps] == list(range(1, 9)) and [r.checkpoint_s > 0 for r in steps] == [s in (4, 7) for s in range(1, 9)]
+    assert [r.step for r in steps] == list(range(1, 9)) and [r.checkpoint_s > 0 for r in steps] == [
+        s in (4, 7) for s in range(1, 9)
+    ]
     consumed = [sample for r in steps for sample in range(r.first_sample, r.last_sample + 1)]
     assert consumed == list(range(48)), "every sample of two epochs once"
 

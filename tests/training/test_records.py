@@ -23,11 +23,11 @@ from dflash_core.training.records import (
 
 
 def step_fields(**changes: object) -> dict[str, object]:
-    fields = dict(
-        epoch=0, loss=2.5, loss_sum=5.0, denominator=2.0, per_position_accuracy=(0.5, None), per_position_count=(2, 0), streak=1.5, num_blocks=2,
-        grad_norm=0.7, lr=0.1 + 0.2, noise_std=0.0, tokens=10, padded_tokens=12, buckets=(6, 6), first_sample=0, last_sample=1,
-        hs_queue_depth=0, prefetch_queue_depth=0, tok_per_s=100.0, data_wait_s=0.1, target_s=0.2, drafter_s=0.3, checkpoint_s=0.0,
-    )  # fmt: skip
+    fields = {
+        "epoch": 0, "loss": 2.5, "loss_sum": 5.0, "denominator": 2.0, "per_position_accuracy": (0.5, None), "per_position_count": (2, 0), "streak": 1.5, "num_blocks": 2,
+        "grad_norm": 0.7, "lr": 0.1 + 0.2, "noise_std": 0.0, "tokens": 10, "padded_tokens": 12, "buckets": (6, 6), "first_sample": 0, "last_sample": 1,
+        "hs_queue_depth": 0, "prefetch_queue_depth": 0, "tok_per_s": 100.0, "data_wait_s": 0.1, "target_s": 0.2, "drafter_s": 0.3, "checkpoint_s": 0.0,
+    }  # fmt: skip
     return fields | changes
 
 
@@ -41,13 +41,22 @@ def start(log: LogWriter) -> StartRecord:
 
 def resume(log: LogWriter, number: int) -> ResumeRecord:
     return ResumeRecord(
-        **log.stamp(number), total_steps=9, next_sample=4, checkpoint="step-00000002", digest="d", skipped=("why",), config={}, versions={}
+        **log.stamp(number),
+        total_steps=9,
+        next_sample=4,
+        checkpoint="step-00000002",
+        digest="d",
+        skipped=("why",),
+        config={},
+        versions={},
     )
 
 
 def test_every_kind_reads_back_equal(tmp_path: Path) -> None:
     with LogWriter(tmp_path / "run" / "train_log.jsonl") as log:
-        saved = CheckpointRecord(**log.stamp(2), name="n", digest="d", weights_digest="w", next_sample=4, num_bytes=5, seconds=0.1)
+        saved = CheckpointRecord(
+            **log.stamp(2), name="n", digest="d", weights_digest="w", next_sample=4, num_bytes=5, seconds=0.1
+        )
         measured = EvalRecord(**log.stamp(2), metrics={"tau": 1.5, "rounds": 3}, seconds=0.1)
         stopped = StopRecord(**log.stamp(2), reason="finished", message="")
         records = (start(log), resume(log, 2), step(log, 1), saved, measured, stopped)

@@ -21,7 +21,9 @@ def first_batch(world: object) -> StepBatch:
     return next(batches(world.plan, world.dataset, world.source, world.config, next_sample=0))
 
 
-def gradients(trainee: Trainee, micro_batches: tuple[MicroBatch, ...], denominator: float | None = None) -> tuple[Tally, dict[str, Tensor]]:
+def gradients(
+    trainee: Trainee, micro_batches: tuple[MicroBatch, ...], denominator: float | None = None
+) -> tuple[Tally, dict[str, Tensor]]:
     if denominator is None:
         denominator = sum(trainee.objective.denominator(m.mask_BAS) for m in micro_batches)
     trainee.drafter.zero_grad()
@@ -52,7 +54,9 @@ def test_loss_is_the_weighted_mean_written_out(world: Callable) -> None:
     with torch.no_grad():
         for micro in batch.micro_batches:
             ids = micro.batch.input_ids_BT
-            hidden = trainee.drafter(micro.features_BTF, block_embeds(trainee, ids, micro.batch.anchors_BA), micro.batch.anchors_BA, "reference")
+            hidden = trainee.drafter(
+                micro.features_BTF, block_embeds(trainee, ids, micro.batch.anchors_BA), micro.batch.anchors_BA, "reference"
+            )
             for row in range(len(ids)):
                 for block, anchor in enumerate(micro.batch.anchors_BA[row].tolist()):
                     for k in range(1, SLOTS + 1):
@@ -69,7 +73,11 @@ def test_loss_is_the_weighted_mean_written_out(world: Callable) -> None:
 
 def test_spec7_06_fp32_masters(world: Callable) -> None:
     """50 steps at a final learning rate of 1e-5 under bfloat16 autocast move every norm away from 1; bfloat16 weights would not."""
-    here = world(rows=4, tokens_per_step=64, training={"precision": "bfloat16", "epochs": 40, "schedule": "constant", "learning_rate": 1e-5, "warmup_ratio": 0.0})
+    here = world(
+        rows=4,
+        tokens_per_step=64,
+        training={"precision": "bfloat16", "epochs": 40, "schedule": "constant", "learning_rate": 1e-5, "warmup_ratio": 0.0},
+    )
     trainee, config = here.trainee, here.config.training
     optimizer = make_optimizer(trainee.drafter, config)
     for batch in batches(here.plan, here.dataset, here.source, here.config, next_sample=0):

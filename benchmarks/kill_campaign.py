@@ -1,0 +1,203 @@
+"""Kills a training run with SIGKILL at random moments, resumes it to its end, and compares its weights bit by bit.
+
+    python benchmarks/kill_campaign.py --n 10 --seed 0 --out kills.json
+
+The same tiny run (a random target made on the spot) is trained once without interruption and once with n kills,
+each in a process of its own. Six kills in ten aim into a save: they wait for the temporary directory of a
+checkpoint to appear and strike within the next few milliseconds; the others strike anywhere in a step. Exit
+status 0 means that weights, moments and the losses of all steps are equal.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+from dflash_core.target.convert import make_tiny_target
+
+from dflash_core.checkpoint.resume import RunDirectory
+from dflash_core.config import load_config
+from dflash_core.data.plan_manifest import write_plan
+from dflash_core.data.prepare import prepare
+from dflash_core.stages import layout
+from dflash_core.training.log_reader import read_log
+from dflash_core.training.records import StepRecord
+
+PROJECT = Path(__file__).resolve().parents[1]
+SHARE_IN_SAVES = 0.6
+POLL_S = 0.0005
+SAVE_S = 0.03  # about the length of a save of the tiny drafter; kills are spread over it
+STEP_S = 0.1
+TRAIN = (sys.executable, "-m", "dflash_core", "train")
+PARAMS = {
+    "run": "killed",
+    "target": {"path": "target", "dtype": "float32"},
+    "data": {"conversations": ["conversations.jsonl"], "heldout_fraction": 0.1, "max_length": 96},
+    "bucket": {"multiple": 16, "tokens_per_step": 256, "tokens_per_microbatch": 128},
+    "drafter": {"num_layers": 2, "block_size": 4, "num_features": 2},
+    "training": {"epochs": 100, "num_anchors": 8, "learning_rate": 2e-3, "precision": "float32"},
+    "checkpoint": {"every": 2, "keep_last": 2, "evaluate": False},
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: what it aimed at, and what it hit."""
+
+    aim: str
+    logged_step: int  # newest step in the log when the process was dead
+    committed_step: int  # newest checkpoint then
+    hit: str
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the campaign; see the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=10, help="kills")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--steps", type=int, default=60, help="optimizer steps of the run")
+    parser.add_argument("--out", type=Path, help="JSON to write; default: print it")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="kill-campaign-") as directory:
+        result = campaign(Path(directory), options.n, options.seed, options.steps)
+    text = json.dumps(result, indent=1) + "\n"
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0 if result["identical"] else 1
+
+
+def campaign(directory: Path, num_kills: int, seed: int, num_steps: int) -> dict[str, object]:
+    """Train uninterrupted and killed in `directory`; returns what was hit, and whether the results are equal."""
+    began = time.perf_counter()
+    whole, killed = make_workspace(directory / "whole", num_steps), directory / "killed"
+    shutil.copytree(whole, killed)
+    uninterrupted = start(whole)
+    moments = random.Random(seed)
+    kills = [kill_once(killed, moments, (number + 1) * num_steps // (num_kills + 1)) for number in range(num_kills)]
+    for process in (uninterrupted, start(killed)):
+        if process.wait(timeout=600) != 0:
+            raise RuntimeError(f"training ended with {process.returncode}: {process.args}, see its output")
+    expected, found = final_state(whole), final_state(killed)
+    equal = {part: expected[part] == found[part] for part in expected}
+    return {
+        "kills": [asdict(kill) for kill in kills],
+        "steps": num_steps,
+        "seed": seed,
+        "weights_digest": [expected["weights"], found["weights"]],
+        "equal": equal,
+        "identical": all(equal.values()),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def make_workspace(directory: Path, num_steps: int) -> Path:
+    """A target, conversations, their tokens and the plan."""
+    directory.mkdir(parents=True)
+    make_tiny_target(directory / "target", seed=0)
+    rows = [
+        {
+            "id": f"c{i}",
+            "messages": [
+                {"role": "user", "content": f"Count to {i}."},
+                {"role": "assistant", "content": " ".join(map(str, range(i)))},
+            ],
+        }
+        for i in range(2, 26)
+    ]
+    (directory / "conversations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    training = PARAMS["training"] | {"max_steps": num_steps}
+    (directory / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"training": training}), encoding="utf-8")
+    before = Path.cwd()
+    os.chdir(directory)  # the stages take their paths from the working directory
+    try:
+        config = load_config(Path("params.yaml"))
+        prepare(config, layout.PREPARED)
+        write_plan(config, layout.PREPARED, layout.PLAN)
+    finally:
+        os.chdir(before)
+    return directory
+
+
+def start(workspace: Path) -> subprocess.Popen[bytes]:
+    """Train in a process of its own; `train` continues what it finds."""
+    environment = os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    with (workspace / "output.txt").open("ab") as output:
+        return subprocess.Popen(TRAIN, cwd=workspace, env=environment, stdout=output, stderr=output)
+
+
+def kill_once(workspace: Path, moments: random.Random, from_step: int) -> Kill:
+    """Start, wait for a random moment at or after `from_step`, kill."""
+    aim = "save" if moments.random() < SHARE_IN_SAVES else "step"
+    delay = moments.uniform(0, SAVE_S if aim == "save" else STEP_S)
+    process = start(workspace)
+    checkpoints = RunDirectory(workspace / "runs" / "killed").store.root
+    while last_step(workspace) < from_step or (aim == "save" and not list(checkpoints.glob("*.tmp-*"))):
+        if process.poll() is not None:
+            raise RuntimeError(f"training ended with {process.returncode} before it could be killed, see {workspace}/output.txt")
+        time.sleep(POLL_S)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return Kill(aim, last_step(workspace), *what_was_hit(workspace))
+
+
+def last_step(workspace: Path) -> int:
+    """Newest step that the log holds, superseded or not; cheap enough to poll."""
+    try:
+        lines = (workspace / "runs" / "killed" / "train_log.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return 0
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"])
+        except ValueError:
+            continue  # torn
+    return 0
+
+
+def what_was_hit(workspace: Path) -> tuple[int, str]:
+    """Newest committed step, and the state that the dead process left."""
+    directory = RunDirectory(workspace / "runs" / "killed")
+    names = directory.store.names()
+    leftovers = sorted(path.name.split(".")[1].split("-")[0] for path in directory.store.root.glob("step-*.*-*"))
+    records = read_log(directory.log_path)
+    logged = [record.name for record in records if record.kind == "checkpoint"]
+    if "tmp" in leftovers:
+        hit = "save unfinished"
+    elif names and names[-1] not in logged:
+        hit = "save committed, not yet in the log"
+    elif leftovers:
+        hit = "deletion unfinished"
+    elif not directory.log_path.read_bytes().endswith(b"\n"):
+        hit = "log line torn"
+    else:
+        hit = "between saves"
+    return (int(names[-1].removeprefix("step-")) if names else 0), hit
+
+
+def final_state(workspace: Path) -> dict[str, object]:
+    """What must be equal: digests of the last checkpoint's tensors, and each step's losses, rates and samples."""
+    directory = RunDirectory(workspace / "runs" / "killed")
+    committed = directory.store.load_newest().committed
+    manifest = json.loads((committed.path / "manifest.json").read_text(encoding="utf-8"))
+    steps = [
+        (r.step, r.loss_sum, r.denominator, r.grad_norm, r.lr, r.streak, r.first_sample, r.last_sample)
+        for r in read_log(directory.log_path)
+        if isinstance(r, StepRecord)
+    ]
+    return {"step": committed.step, **manifest["digests"], "steps": steps}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
