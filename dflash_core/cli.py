@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 4
 FAULT_OF_OURS = 1
+TYPERS_INTERRUPTED = 130
 
 app = typer.Typer(
     name="dflash-core",
@@ -184,6 +185,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         outcome = app([a for a in arguments if a != "--debug"], prog_name="dflash-core", standalone_mode=False)
+        if outcome == TYPERS_INTERRUPTED:
+            raise KeyboardInterrupt
         return outcome if isinstance(outcome, int) else 0
     except typer.TyperException as error:
         fault = error.format_message()  # empty where the help itself was the answer
