@@ -1,0 +1,1 @@
+"""The frozen target LLM: its features, its checks, its own answers."""
