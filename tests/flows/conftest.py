@@ -1,0 +1,18 @@
+"""A Prefect server and result storage of their own for the tests of flows and tasks."""
+
+from collections.abc import Iterator
+
+import pytest
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The harness isolates the database, not result storage; a heartbeat would hold each flow up by a second."""
+    results = str(tmp_path_factory.mktemp("prefect-results"))
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None, PREFECT_LOCAL_STORAGE_PATH: results}),
+    ):
+        yield
