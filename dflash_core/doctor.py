@@ -11,6 +11,7 @@ from typing import Literal
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dflash_core.config import Config, load_config
@@ -62,7 +63,7 @@ def print_diagnosis(params: Path) -> int:
     checks = diagnose(params)
     table = Table("", "what", "found", "needed")
     for check in checks:
-        table.add_row(f"[{COLOURS[check.verdict]}]{check.verdict}[/]", check.what, check.found, check.needed)
+        table.add_row(f"[{COLOURS[check.verdict]}]{check.verdict}[/]", check.what, escape(check.found), escape(check.needed))
     console = Console()
     console.print(table)
     missing = [check.what for check in checks if check.verdict == "missing"]

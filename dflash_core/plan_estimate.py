@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dflash_core.checkpoint.exported import zlab_shapes
@@ -68,10 +69,10 @@ def print_plan(config: Config) -> None:
     found = estimate(config, spec, products_per_second(config))
     console = Console()
     console.print("[bold]Configuration, every key[/bold]")
-    console.print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None), highlight=False)
+    console.print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None), highlight=False, markup=False, soft_wrap=True)
     table = Table("what it takes", "estimate", "from")
     for row in _rows(config, spec, found):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console.print(table)
     console.print("Nothing was started.")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tasks.workspace import Workspace
@@ -15,7 +16,7 @@ def print_summary(workspace: Workspace) -> dict[str, Any]:
     report = json.loads((workspace.root / "build/report/report.json").read_text(encoding="utf-8"))
     table = Table(title=f"dflash: {workspace.config.run}", show_header=False, title_justify="left")
     for label, value in report["headline"].items():
-        table.add_row(label, str(value))
+        table.add_row(label, escape(str(value)))
     table.add_row("report", _short(workspace.report))
     table.add_row("drafter", _short(workspace.root / "build/drafter"))
     Console().print(table)

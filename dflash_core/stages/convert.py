@@ -4,7 +4,8 @@ import importlib.util
 from pathlib import Path
 
 from dflash_core.errors import ConfigError, DataError
-from dflash_core.target.convert import convert_gguf, make_tiny_target
+from dflash_core.target.convert import convert_gguf
+from dflash_core.target.tiny import make_tiny_target
 
 
 def run(out: Path, gguf: Path | None, package: str | None, tiny: bool) -> str:
