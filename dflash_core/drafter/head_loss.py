@@ -75,14 +75,16 @@ class _HeadCrossEntropy(torch.autograd.Function):
             if softcap is not None:
                 logits_CV.div_(softcap).tanh_().mul_(softcap)
             labels_C1 = labels_N[chunk, None]
-            predicted_N[chunk] = logits_CV.argmax(dim=-1)
-            capped_CV = logits_CV if softcap is not None and wants_grad else None
-            logprob_CV = torch.log_softmax(logits_CV, dim=-1)
-            ce_N[chunk] = -logprob_CV.gather(1, labels_C1)[:, 0]
+            best_C = logits_CV.max(dim=-1)  # several times faster on a CPU than argmax, and the softmax needs the value
+            predicted_N[chunk] = best_C.indices
+            ce_N[chunk] = best_C.values - logits_CV.gather(1, labels_C1)[:, 0]
+            prob_CV = torch.softmax(logits_CV, dim=-1, out=None if softcap is not None else logits_CV)
+            # log-sum-exp = best logit - log of its probability, which is at least 1/V and so exact.
+            ce_N[chunk] -= prob_CV.gather(1, best_C.indices[:, None])[:, 0].log()
             if wants_grad:
-                grad_CV = logprob_CV.exp_().scatter_add_(1, labels_C1, torch.full_like(labels_C1, -1, dtype=torch.float32))
-                if capped_CV is not None:  # d softcap / d logits = 1 - (capped / c)^2
-                    grad_CV.mul_(capped_CV.div_(softcap).square_().neg_().add_(1.0))
+                grad_CV = prob_CV.scatter_add_(1, labels_C1, torch.full_like(labels_C1, -1, dtype=torch.float32))
+                if softcap is not None:  # d softcap / d logits = 1 - (capped / c)^2
+                    grad_CV.mul_(logits_CV.div_(softcap).square_().neg_().add_(1.0))
                 grad_ND[chunk] = grad_CV.to(weight_VD.dtype) @ weight_VD
         ctx.save_for_backward(grad_ND)
         ctx.mark_non_differentiable(predicted_N)

@@ -52,14 +52,14 @@ class DecayedCrossEntropy:
 
 
 class DPace:
-    """D-PACE: each slot weighs what it adds to the expected accepted length, by the drafter's own confidence.
+    """D-PACE (arXiv 2605.18810): a slot weighs what it adds to the expected accepted length, by the drafter's own confidence.
 
-    With q_j = (1 - alpha) * p_j + alpha, p_j the detached probability of the label at slot j (masked
-    slots stop the chain), c_k = prod_{j<=k} q_j is the smoothed chance that slot k is reached and kept, and
-        w_k = sum_{m>=k} c_m.
-    The loss is sum(w CE) over the *number of anchors*, never over sum(w), which would cancel the
-    growth of the weights with the drafter's quality (SpecForge issue 828) and make the update depend on
-    the partition over ranks.
+    With p_j the detached probability of the label at slot j, q_j = (1 - alpha) p_j + alpha the smoothed
+    one (1 at masked slots) and c_m = prod_{j<=m} q_j the smoothed chance that slot m is accepted,
+        w_k = sum_{m>=k, m labelled} c_m.
+    The loss is sum(w CE) over the *number of anchors*, never over sum(w): that would cancel the growth
+    of the weights with the drafter's quality (SpecForge issue 828) and make the update depend on the
+    partition over ranks (Automodel PR 2572).
     """
 
     def __init__(self, alpha: float) -> None:
@@ -70,12 +70,13 @@ class DPace:
 
     def loss_sum(self, ce_BAS: Tensor, mask_BAS: Tensor) -> Tensor:
         ce_BAS = ce_BAS.masked_fill(~mask_BAS, 0.0)
-        weights_BAS = self.weights(ce_BAS.detach(), mask_BAS)
-        return (weights_BAS * ce_BAS).sum()
+        return (self.weights(ce_BAS.detach(), mask_BAS) * ce_BAS).sum()
 
     def weights(self, ce_BAS: Tensor, mask_BAS: Tensor) -> Tensor:
         """w_BAS, zero at masked slots."""
-        raise NotImplementedError
+        smoothed_BAS = ((1.0 - self.alpha) * torch.exp(-ce_BAS) + self.alpha).masked_fill(~mask_BAS, 1.0)
+        accepted_BAS = smoothed_BAS.cumprod(dim=-1) * mask_BAS
+        return accepted_BAS.flip(-1).cumsum(dim=-1).flip(-1) * mask_BAS
 
 
 def make_objective(config: ObjectiveConfig, block_size: int) -> Objective:
