@@ -69,7 +69,10 @@ def build_feature_cache(config: Config, out_dir: Path, prepared_dir: Path | None
         config.drafter.target_layer_ids or build_target_layer_ids(num_layers, config.drafter.num_features), num_layers
     )
     dataset = Dataset.open(prepared_dir or out_dir.parent / "prepared", "train")
-    identity = FeatureIdentity(target_identity(target_path), layer_ids, config.target.dtype, dataset.manifest.digest, dataset.split)
+    identity = FeatureIdentity(
+        target=target_identity(target_path), layer_ids=layer_ids, dtype=config.target.dtype, dataset=dataset.manifest.digest,
+        split=dataset.split, bucket_multiple=config.bucket.multiple,
+    )  # fmt: skip
     if _is_complete(out_dir, identity):
         return
     width = len(layer_ids) * text_config.hidden_size

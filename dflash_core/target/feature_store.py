@@ -31,6 +31,7 @@ class FeatureIdentity:
     dtype: str
     dataset: str
     split: str
+    bucket_multiple: int  # it decides the batches, and bf16 results depend on those in the last bit
 
 
 @dataclass(frozen=True)

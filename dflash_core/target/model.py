@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -51,12 +52,17 @@ class Target:
         read_target_config(path, config.trust_remote_code)
         transformers_logging.disable_progress_bar()  # a bar for a load of a second hides the stage's own line
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                path, dtype=getattr(torch, config.dtype), trust_remote_code=config.trust_remote_code
+            model, info = AutoModelForCausalLM.from_pretrained(
+                path, dtype=getattr(torch, config.dtype), trust_remote_code=config.trust_remote_code, output_loading_info=True
             )
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(f"the weights in {path} can't be loaded: {reason}. Replace the damaged or foreign files.") from None
+        if info["missing_keys"]:  # transformers would leave them at random values, with no more than a warning
+            raise ConfigError(
+                f"the weights in {path} lack {len(info['missing_keys'])} tensors of config.json's model, among them "
+                f"{min(info['missing_keys'])}; expected all. Complete the download."
+            )
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return cls(model.to(device), path, config.trust_remote_code)
 
