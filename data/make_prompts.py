@@ -13,7 +13,7 @@ from prompt_templates.near_copies import near_duplicates
 
 SEED = 20240
 OUTPUT = Path(__file__).with_name("prompts.jsonl")
-TRAIN_PER_CATEGORY = 575
+TRAIN_PER_CATEGORY = 400
 HELDOUT_PER_CATEGORY = 40
 HELDOUT_NEW_WORDING = 8  # held-out prompts whose template training never sees
 TRIES = 10  # tries for each prompt wanted, as repeats and near copies are dropped

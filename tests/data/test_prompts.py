@@ -52,7 +52,7 @@ def test_every_line_has_the_same_keys_and_a_unique_id(rows: list[dict[str, str]]
 
 def test_categories_are_balanced(rows: list[dict[str, str]]) -> None:
     counts = Counter((row["category"], row["split"]) for row in rows)
-    assert counts == {(name, split): n for name in NAMES for split, n in ((TRAIN, 575), (HELDOUT, 40))}
+    assert counts == {(name, split): n for name in NAMES for split, n in ((TRAIN, 400), (HELDOUT, 40))}
 
 
 def test_each_category_has_twenty_hand_written_prompts(rows: list[dict[str, str]]) -> None:
