@@ -191,7 +191,7 @@ def resolve_block_size(drafter: Drafter, block_size: int | None) -> int:
 
 def _new_cache(target: Target) -> DynamicCache:
     """An empty cache that can be cropped past a sliding window too, which needs its past recorded."""
-    cache = DynamicCache(config=target.config)
+    cache = target.new_cache()
     cache.activate_past_recording()
     return cache
 

@@ -26,6 +26,7 @@ from dflash_core.evaluation.prompts import HeldoutPrompt, choose_prompts
 from dflash_core.evaluation.records import EvaluationRecord, PromptRecord, Speed, Subjects
 from dflash_core.evaluation.samples import sample_decodes
 from dflash_core.target.model import Target
+from dflash_core.target.regenerate import stop_token_ids
 
 MOST_WALK_TIES = 0.01  # share of prompts in which a near tie may part the chain walk from real decoding
 
@@ -102,7 +103,7 @@ def decode_prompts(
     target: Target, drafter: Drafter, prompts: Sequence[HeldoutPrompt], max_new_tokens: int
 ) -> tuple[PromptResult, ...]:
     """Answer every prompt twice. A short answer is decoded first and thrown away: first calls pay for set-up."""
-    stops = target.stop_token_ids
+    stops = stop_token_ids(target.model, target.tokenizer)
     for decode in (lambda ids: target_greedy(target, ids, 4, ()), lambda ids: speculative_greedy(target, drafter, ids, 4, ())):
         decode(prompts[0].prompt_ids)
     results = []

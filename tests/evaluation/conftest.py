@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from dflash_core.target.model import Target
 from torch import nn
 
 from dflash_core.config import TargetConfig
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import DrafterSpec
+from dflash_core.target.model import Target
 
 HIDDEN, VOCAB, LAYERS, BLOCK = 32, 96, 4, 6
 MASK_ID = VOCAB - 1

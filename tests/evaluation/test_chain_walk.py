@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dflash_core.target.model import Target
 
 from dflash_core.evaluation.chain_walk import WalkRow, chain_walk, lockstep_walk
 from dflash_core.evaluation.compare import first_walk_difference
 from dflash_core.evaluation.decode import speculative_greedy, target_greedy
 from dflash_core.evaluation.walk_set import walk_rows
+from dflash_core.target.model import Target
 
 
 def agree(target: Target, drafter: object, prompts: list[list[int]], limit: int, stops: set[int], block_size: int | None) -> int:
@@ -25,19 +25,18 @@ def agree(target: Target, drafter: object, prompts: list[list[int]], limit: int,
     return sum(len(rounds) for rounds in decoded)
 
 
-@pytest.mark.parametrize("block_size", [None, 3])
-def test_spec7_12_metric_agreement(target: Target, lab: SimpleNamespace, block_size: int | None) -> None:
-    for sliding in (False, True):
-        # Stop tokens end some answers at once and others inside a block; prompts of 1 to 24 tokens, padded on the right.
-        assert agree(target, lab.random_drafter(sliding=sliding), lab.prompts(6), 20, {7, 30, 31}, block_size) > 20
+@pytest.mark.parametrize("sliding, block_size", [(False, None), (True, 3)])
+def test_spec7_12_metric_agreement(target: Target, lab: SimpleNamespace, sliding: bool, block_size: int | None) -> None:
+    # Stop tokens end some answers early; prompts of 1 to 24 tokens, padded on the right.
+    assert agree(target, lab.random_drafter(sliding=sliding), lab.prompts(4), 14, {7, 30, 31}, block_size) > 10
 
 
 def test_deep_blocks_agree_with_real_decoding(target: Target, lab: SimpleNamespace) -> None:
     prompt = lab.prompts(3)[2]
     text = [*prompt, *target_greedy(target, prompt, 60, ()).tokens]
-    for period in (2, 5, 7):
+    for period in (2, 7):
         drafter = lab.OracleDrafter(target, text, lambda anchor: 1 + anchor % period)
-        for limit in (1, 2, 17, 40):
+        for limit in (1, 2, 30):
             agree(target, drafter, [prompt], limit, set(), None)
         agree(target, drafter, [prompt], 40, {text[len(prompt) + 9]}, None)
 

@@ -1,0 +1,111 @@
+"""How much faster the chain walk finds τ than real speculative decoding of the same prompts, and that it finds the same.
+
+    python benchmarks/chain_walk_speed.py --target DIR [--drafter DIR] [--prepared DIR] [--n 16] [--out results.json]
+
+Target tokens and features are cached beforehand, as they are between two checkpoints of a run; what that costs once
+is printed too. Prompts are held-out ones where --prepared is given, else random token ids (seeded). Without --drafter a
+random one is used, whose τ is near 1: the best case for the walk's ratio in rounds, the worst in drafted tokens.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dflash_core.checkpoint.exported import load_drafter
+from dflash_core.config import DrafterConfig, TargetConfig
+from dflash_core.data.dataset import Dataset
+from dflash_core.drafter.initialise import initialise
+from dflash_core.drafter.model import Drafter
+from dflash_core.drafter.spec import from_target
+from dflash_core.evaluation.acceptance import pooled_tau
+from dflash_core.evaluation.chain_walk import chain_walk, lockstep_walk
+from dflash_core.evaluation.decode import speculative_greedy, target_greedy
+from dflash_core.evaluation.prompts import choose_prompts
+from dflash_core.evaluation.walk_set import walk_rows
+from dflash_core.target.model import Target
+from dflash_core.target.regenerate import stop_token_ids
+
+REPEATS = 3
+
+
+def timed(function: Callable[[], object]) -> tuple[object, float]:
+    """Result and wall seconds."""
+    begin = time.perf_counter()
+    result = function()
+    return result, time.perf_counter() - begin
+
+
+def random_prompts(count: int, vocab_size: int, seed: int) -> list[tuple[int, ...]]:
+    """Prompts of 8 to 64 random ids."""
+    generator = np.random.default_rng(seed)
+    return [tuple(generator.integers(vocab_size, size=generator.integers(8, 65)).tolist()) for _ in range(count)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--drafter", type=Path, help="an export in z-lab's layout; default: a fresh one")
+    parser.add_argument("--prepared", type=Path, help="output of stage prepare; default: random prompts")
+    parser.add_argument("--n", type=int, default=16, help="prompts")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write the results here too")
+    options = parser.parse_args()
+    target = Target.load(TargetConfig(path=str(options.target), dtype="float32"))
+    drafter = load_drafter(options.drafter, device=target.device) if options.drafter else fresh_drafter(target, options.seed)
+    if options.prepared:
+        chosen = choose_prompts(Dataset.open(options.prepared, "heldout"), options.n)
+        prompts = [prompt.prompt_ids for prompt in chosen]
+    else:
+        prompts = random_prompts(options.n, target.vocab_size, options.seed)
+    results = measure(target, drafter, prompts, options.max_new_tokens) | {"seed": options.seed}
+    print(json.dumps(results, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return 0 if results["prompts_equal"] == results["prompts"] and results["speedup"] >= 6 else 1
+
+
+def fresh_drafter(target: Target, seed: int) -> Drafter:
+    """Two layers, block 8, as the demo's before its first step."""
+    spec = from_target(target.config, DrafterConfig(num_layers=2, block_size=8, num_features=4), target.vocab_size - 1)
+    drafter = Drafter(spec)
+    initialise(drafter, target, "target", seed)
+    return drafter.to(target.device).eval()
+
+
+def measure(target: Target, drafter: Drafter, prompts: list[tuple[int, ...]], max_new_tokens: int) -> dict[str, object]:
+    """Decode for real, then walk: the fastest of some repeats of both walks, after one to warm up."""
+    stops = stop_token_ids(target.model, target.tokenizer)
+    speculative_greedy(target, drafter, prompts[0], 8, ())
+    plain, plain_s = timed(lambda: [target_greedy(target, prompt, max_new_tokens, stops).tokens for prompt in prompts])
+    decoded, decoded_s = timed(lambda: [speculative_greedy(target, drafter, prompt, max_new_tokens, stops) for prompt in prompts])
+    texts = list(zip(prompts, plain, strict=True))
+    rows, features_s = timed(lambda: walk_rows(target, texts, drafter.spec.target_layer_ids))
+    figures: dict[str, object] = {}
+    for name, walk in (("all_anchors", chain_walk), ("lockstep", lockstep_walk)):
+        walk(target, drafter, rows)
+        runs = [timed(lambda walk=walk: walk(target, drafter, rows)) for _ in range(REPEATS)]
+        figures[f"{name}_s"] = min(seconds for _, seconds in runs)
+        figures[f"{name}_equal"] = sum(w.rounds == d.rounds for w, d in zip(runs[0][0], decoded, strict=True))
+    return {
+        "prompts": len(prompts),
+        "tokens": sum(len(answer) for answer in plain),
+        "threads": torch.get_num_threads(),
+        "tau": pooled_tau([d.rounds for d in decoded]),
+        "prompts_equal": figures["all_anchors_equal"],
+        "plain_s": plain_s,
+        "decoded_s": decoded_s,
+        "features_once_s": features_s,
+        "speedup": decoded_s / figures["all_anchors_s"],
+        "speedup_with_features": decoded_s / (figures["all_anchors_s"] + features_s),
+    } | figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
