@@ -6,6 +6,7 @@ from typing import Any
 
 from dflash_core.config import DrafterConfig
 from dflash_core.errors import ConfigError
+from dflash_core.target.layers import build_target_layer_ids
 
 # RoPE variants whose frequencies don't depend on the length of the sequence. The others ("dynamic",
 # "longrope") are not carried over: the drafter then uses plain RoPE with the target's theta.
@@ -148,8 +149,6 @@ def from_target(target_config: Any, drafter: DrafterConfig, mask_token_id: int, 
         mask_token_id: the checked mask row.
         embedding_scale: what the target multiplies raw embedding rows by before its first layer (Gemma: sqrt(hidden)).
     """
-    from dflash_core.target.layers import build_target_layer_ids
-
     heads = target_config.num_attention_heads
     theta, scaling = _target_rope(target_config)
     num_layers = target_config.num_hidden_layers

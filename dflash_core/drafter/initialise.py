@@ -1,0 +1,159 @@
+"""Initial weights: random, or taken from the target's own layers; both start near a loss of ln(V).
+
+A drafter that borrows a tied embedding as its head starts far off: SmolLM2's mask embedding, normed, is
+close to some rows of the head, and the naive start has a loss of 73 where ln(V) is 10.8. So the last
+step of each mode scales the final norm until random text costs at most ln(V) + EXCESS_NATS.
+
+Dims: T tokens, D hidden, F features width, V vocab.
+"""
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dflash_core.drafter.model import Drafter
+
+if TYPE_CHECKING:
+    from dflash_core.target.model import Target
+
+# Standard deviation of random matrices: `initializer_range` of Qwen3.
+MATRIX_STD = 0.02
+# Excess of the initial loss over ln(V) on random text; real text adds to it, and 0.5 is the limit.
+EXCESS_NATS = 0.25
+# Random tokens of the probe, and its anchors.
+PROBE_TOKENS = 96
+PROBE_ANCHORS = (1, 8, 24, 48, 72)
+
+
+@torch.no_grad()
+def initialise(drafter: Drafter, target: "Target", mode: Literal["target", "random"], seed: int) -> None:
+    """Set every weight in place; a function of (target, spec, mode, seed) alone."""
+    generator = torch.Generator().manual_seed(seed)
+    randomise(drafter, generator)
+    ids_1T = torch.randint(0, target.vocab_size, (1, PROBE_TOKENS), generator=generator).to(target.device)
+    features_1TF = target.features(ids_1T, drafter.spec.target_layer_ids).float()
+    if mode == "target":
+        average_features(drafter, features_1TF)
+        copy_layers(drafter, target, source_layers(drafter.spec.num_target_layers, drafter.spec.num_layers))
+        final_norm = getattr(target.model.get_decoder(), "norm", None)
+        if final_norm is not None:
+            drafter.norm.weight.copy_(norm_scale(final_norm))
+    scale_final_norm(drafter, target, ids_1T, features_1TF)
+
+
+def randomise(drafter: Drafter, generator: torch.Generator) -> None:
+    """Matrices N(0, 0.02^2), norms 1. Drawn on the CPU, so that a seed means the same on every device."""
+    for parameter in drafter.parameters():
+        if parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * MATRIX_STD)
+
+
+def source_layers(num_target_layers: int, num_layers: int) -> tuple[int, ...]:
+    """Target layers that the drafter's start from: evenly over the second half, the last one included."""
+    first, last = num_target_layers // 2, num_target_layers - 1
+    if num_layers == 1:
+        return (last,)
+    return tuple(round(first + i * (last - first) / (num_layers - 1)) for i in range(num_layers))
+
+
+def average_features(drafter: Drafter, features_1TF: Tensor) -> None:
+    """fc starts as the mean of the captured layers, each brought to the same size.
+
+    Rows grow with depth, so a plain mean would be the last layer. The median over rows ignores the
+    first token, whose activations are a thousand times larger in most models.
+    """
+    features_TLD = features_1TF[0].unflatten(-1, (len(drafter.spec.target_layer_ids), -1))
+    sizes_L = features_TLD.square().mean(dim=-1).sqrt().median(dim=0).values.clamp_min(1e-6)
+    identity_DD = torch.eye(drafter.spec.hidden_size, device=features_1TF.device)
+    drafter.fc.weight.copy_(torch.cat([identity_DD / (len(sizes_L) * size) for size in sizes_L], dim=1))
+
+
+def copy_layers(drafter: Drafter, target: "Target", sources: tuple[int, ...]) -> None:
+    """Start each drafter layer from a target layer, wherever a tensor of the same shape exists there."""
+    target_layers = target.model.get_decoder().layers
+    input_scales = []
+    for layer, source in zip(drafter.layers, (target_layers[i] for i in sources), strict=True):
+        before_mlp = getattr(source, "pre_feedforward_layernorm", None) or source.post_attention_layernorm
+        layer.input_layernorm.weight.copy_(norm_scale(source.input_layernorm))
+        layer.post_attention_layernorm.weight.copy_(norm_scale(before_mlp))
+        input_scales.append(layer.input_layernorm.weight)
+        matrices = _matrices(source)
+        for name, weight in matrices.items():
+            mine = layer.get_submodule(name).weight
+            if mine.shape == weight.shape:
+                mine.copy_(weight)
+        _set_head_norms(layer, source)
+    # The context has one norm for all layers in place of each layer's own.
+    drafter.hidden_norm.weight.copy_(torch.stack([scale.abs() for scale in input_scales]).mean(dim=0))
+
+
+def norm_scale(norm: nn.Module) -> Tensor:
+    """What an RMSNorm multiplies by: Gemma stores it less one."""
+    weight = norm.weight.float()
+    return weight + 1.0 if type(norm).__name__.startswith("Gemma") else weight
+
+
+def _matrices(source: nn.Module) -> dict[str, Tensor]:
+    """The target layer's matrices under the drafter's names; Phi 3 stores some of them joined."""
+    attention, mlp = source.self_attn, source.mlp
+    matrices = {}
+    for owner, prefix, names in ((attention, "self_attn", "qkvo"), (mlp, "mlp", ("gate", "up", "down"))):
+        for name in names:
+            module = getattr(owner, f"{name}_proj", None)
+            if module is not None:
+                matrices[f"{prefix}.{name}_proj"] = module.weight
+    if hasattr(mlp, "gate_up_proj"):
+        matrices["mlp.gate_proj"], matrices["mlp.up_proj"] = mlp.gate_up_proj.weight.chunk(2)
+    if hasattr(attention, "qkv_proj"):
+        total, width = attention.qkv_proj.weight.shape[0], attention.o_proj.weight.shape[1]
+        parts = attention.qkv_proj.weight.split([width, (total - width) // 2, (total - width) // 2])
+        matrices |= {f"self_attn.{name}_proj": part for name, part in zip("qkv", parts, strict=True)}
+    return matrices
+
+
+def _set_head_norms(layer: nn.Module, source: nn.Module) -> None:
+    """q_norm and k_norm: the target's where it has them, else the size its queries and keys have on average.
+
+    With an input of unit size times g, row i of W gives a value of mean square sum_j (W_ij g_j)^2.
+    """
+    for name in ("q", "k"):
+        mine = getattr(layer.self_attn, f"{name}_norm").weight
+        theirs = getattr(source.self_attn, f"{name}_norm", None)
+        if theirs is not None and getattr(theirs, "weight", mine[:0]).shape == mine.shape:
+            mine.copy_(norm_scale(theirs))
+        else:
+            projection = getattr(layer.self_attn, f"{name}_proj").weight * layer.input_layernorm.weight
+            mine.fill_(projection.square().sum(dim=1).mean().sqrt())
+
+
+def scale_final_norm(drafter: Drafter, target: "Target", ids_1T: Tensor, features_1TF: Tensor) -> None:
+    """Shrink `norm` to the largest factor with a loss of at most ln(V) + EXCESS_NATS, found by halving an interval.
+
+    The labels are the target's own guesses after the probe's tokens. Uniform labels would not do: the
+    tokens that text is made of lie three standard deviations below the mean logit of SmolLM2's mask row.
+    """
+    anchors_1A = torch.tensor([PROBE_ANCHORS], device=ids_1T.device)
+    block_ids_1AK = torch.full((1, len(PROBE_ANCHORS), drafter.spec.block_size), drafter.spec.mask_token_id, device=ids_1T.device)
+    block_ids_1AK[..., 0] = ids_1T[0, anchors_1A]
+    hidden_1ASD = drafter(features_1TF, target.embed(block_ids_1AK).float(), anchors_1A, label_slots_only=True)
+    logits_NV = hidden_1ASD.flatten(0, 2) @ target.head_weight_VD.float().T
+    labels_T = target.model(ids_1T).logits[0].argmax(dim=-1)
+
+    def excess(factor: float) -> float:
+        scaled_NV = logits_NV * factor
+        if target.logit_softcap is not None:
+            scaled_NV = target.logit_softcap * torch.tanh(scaled_NV / target.logit_softcap)
+        # Every label against every hidden state: at the start, hidden states know nothing of their labels.
+        return float((scaled_NV.logsumexp(dim=-1) - scaled_NV[:, labels_T].mean(dim=-1)).mean()) - math.log(scaled_NV.shape[-1])
+
+    if excess(1.0) <= EXCESS_NATS:
+        return
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) <= EXCESS_NATS else (low, middle)
+    drafter.norm.weight.mul_(low)
