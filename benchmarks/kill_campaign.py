@@ -18,17 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import yaml
-from dflash_core.target.convert import make_tiny_target
 
 from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.config import load_config
 from dflash_core.data.plan_manifest import write_plan
 from dflash_core.data.prepare import prepare
 from dflash_core.stages import layout
+from dflash_core.target.tiny import make_tiny_target
 from dflash_core.training.log_reader import read_log
 from dflash_core.training.records import StepRecord
 
@@ -45,8 +47,19 @@ PARAMS = {
     "bucket": {"multiple": 16, "tokens_per_step": 256, "tokens_per_microbatch": 128},
     "drafter": {"num_layers": 2, "block_size": 4, "num_features": 2},
     "training": {"epochs": 100, "num_anchors": 8, "learning_rate": 2e-3, "precision": "float32"},
-    "checkpoint": {"every": 2, "keep_last": 2, "evaluate": False},
+    "checkpoint": {"every": 3, "keep_last": 2, "evaluate": False},
 }
+
+
+class Process(Protocol):
+    """A training process; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int | None: ...
+    def send_signal(self, sig: int) -> None: ...
+
+
+Start = Callable[[Path], Process]
 
 
 @dataclass(frozen=True)
@@ -77,17 +90,21 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if result["identical"] else 1
 
 
-def campaign(directory: Path, num_kills: int, seed: int, num_steps: int) -> dict[str, object]:
-    """Train uninterrupted and killed in `directory`; returns what was hit, and whether the results are equal."""
+def campaign(directory: Path, num_kills: int, seed: int, num_steps: int, start: Start | None = None) -> dict[str, object]:
+    """Train uninterrupted and killed in `directory`; returns what was hit, and whether the results are equal.
+
+    `start` begins training in a workspace in a process of its own; by default a new interpreter.
+    """
+    start = start or start_interpreter
     began = time.perf_counter()
     whole, killed = make_workspace(directory / "whole", num_steps), directory / "killed"
     shutil.copytree(whole, killed)
     uninterrupted = start(whole)
     moments = random.Random(seed)
-    kills = [kill_once(killed, moments, (number + 1) * num_steps // (num_kills + 1)) for number in range(num_kills)]
+    kills = [kill_once(killed, moments, (number + 1) * num_steps // (num_kills + 1), start) for number in range(num_kills)]
     for process in (uninterrupted, start(killed)):
         if process.wait(timeout=600) != 0:
-            raise RuntimeError(f"training ended with {process.returncode}: {process.args}, see its output")
+            raise RuntimeError(f"training ended with {process.poll()}, see output.txt")
     expected, found = final_state(whole), final_state(killed)
     equal = {part: expected[part] == found[part] for part in expected}
     return {
@@ -129,14 +146,14 @@ def make_workspace(directory: Path, num_steps: int) -> Path:
     return directory
 
 
-def start(workspace: Path) -> subprocess.Popen[bytes]:
+def start_interpreter(workspace: Path) -> subprocess.Popen[bytes]:
     """Train in a process of its own; `train` continues what it finds."""
     environment = os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     with (workspace / "output.txt").open("ab") as output:
         return subprocess.Popen(TRAIN, cwd=workspace, env=environment, stdout=output, stderr=output)
 
 
-def kill_once(workspace: Path, moments: random.Random, from_step: int) -> Kill:
+def kill_once(workspace: Path, moments: random.Random, from_step: int, start: Start) -> Kill:
     """Start, wait for a random moment at or after `from_step`, kill."""
     aim = "save" if moments.random() < SHARE_IN_SAVES else "step"
     delay = moments.uniform(0, SAVE_S if aim == "save" else STEP_S)
@@ -144,7 +161,7 @@ def kill_once(workspace: Path, moments: random.Random, from_step: int) -> Kill:
     checkpoints = RunDirectory(workspace / "runs" / "killed").store.root
     while last_step(workspace) < from_step or (aim == "save" and not list(checkpoints.glob("*.tmp-*"))):
         if process.poll() is not None:
-            raise RuntimeError(f"training ended with {process.returncode} before it could be killed, see {workspace}/output.txt")
+            raise RuntimeError(f"training ended with {process.poll()} before it could be killed, see {workspace}/output.txt")
         time.sleep(POLL_S)
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)

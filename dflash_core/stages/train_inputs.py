@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dflash_core.config import Config
@@ -16,11 +17,14 @@ from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.objectives import make_objective
 from dflash_core.drafter.spec import DrafterSpec, from_target
 from dflash_core.stages import layout
-from dflash_core.target.feature_cache import FeatureCache
+from dflash_core.target.feature_store import FeatureCache
 from dflash_core.target.mask_token import choose_mask_token
 from dflash_core.target.model import Target
+from dflash_core.target.self_check import self_check
 from dflash_core.training.batches import FeatureSource
 from dflash_core.training.step import Trainee
+
+_CHECKED_TOKENS = 64  # of one real row: enough for the self-check, and a fraction of a second for it
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ def open_inputs(config: Config, workdir: Path) -> Inputs:
     plan = open_plan(config, dataset, workdir / layout.PLAN)
     target = Target.load(config.target)
     spec = make_spec(config, target, dataset)
+    self_check(target, spec.target_layer_ids, torch.from_numpy(dataset.sample(0).input_ids[:_CHECKED_TOKENS].astype("int64")))
     drafter = Drafter(spec).to(target.device)
     initialise(drafter, target, config.drafter.init, config.training.seed)
     trainee = Trainee(
@@ -60,13 +65,21 @@ def make_spec(config: Config, target: Target, dataset: Dataset) -> DrafterSpec:
     mask_token_id = choose_mask_token(
         target.tokenizer, target.config, target.vocab_size, dataset.token_counts(target.vocab_size), config.drafter.mask_token_id
     )
-    return from_target(target.config, config.drafter, mask_token_id)
+    scale = float(getattr(target.model.get_input_embeddings(), "embed_scale", 1.0))
+    return from_target(target.config, config.drafter, mask_token_id, scale)
 
 
 def _feature_source(config: Config, workdir: Path, target: Target, dataset: Dataset, spec: DrafterSpec) -> FeatureSource:
     layer_ids = spec.target_layer_ids
     if config.training.feature_source == "cached":
-        cache = FeatureCache.open(workdir / layout.FEATURES)
+        manifest = dataset.manifest
+        cache = FeatureCache.open(
+            workdir / layout.FEATURES,
+            target=manifest.target,
+            layer_ids=layer_ids,
+            dtype=config.target.dtype,
+            dataset=manifest.digest,
+        )
         return lambda rows, input_ids_BT: cache.get(rows, input_ids_BT.shape[1])
 
     def online(rows: Sequence[int], input_ids_BT: Tensor) -> Tensor:
