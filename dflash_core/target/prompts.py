@@ -1,0 +1,60 @@
+"""Reads prompt files: JSONL with an id, a category and a prompt (or messages that end with the user) a line."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_core.errors import DataError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One line of the prompt file."""
+
+    id: str
+    split: str | None
+    category: str
+    messages: tuple[dict[str, str], ...]
+
+
+def read_prompts(path: Path) -> Iterator[Prompt]:
+    """The prompts of a JSONL file (.gz allowed), each checked. Raises DataError with the line's number."""
+    seen: set[str] = set()
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; pass a JSONL file of prompts.") from None
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} can't be read as UTF-8 text: {error}. Pass a JSONL file of prompts.") from None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            prompt = _parse_prompt(line, f"{path} line {number}")
+            if prompt.id in seen:
+                raise DataError(f"{path} line {number} repeats the id {prompt.id!r}; ids must be unique. Rename one.")
+            seen.add(prompt.id)
+            yield prompt
+    if not seen:
+        raise DataError(f"{path} holds no prompts; at least one line is expected. Add prompts.")
+
+
+def _parse_prompt(line: str, where: str) -> Prompt:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where} is not JSON ({error.msg} at column {error.colno}). Correct the line.") from None
+    messages = row.get("messages") if isinstance(row, dict) else None
+    if isinstance(row, dict) and messages is None and isinstance(row.get("prompt"), str):
+        messages = [{"role": "user", "content": row["prompt"]}]
+    turns_are_text = isinstance(messages, list) and all(
+        isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str) for turn in messages
+    )
+    if not turns_are_text or not messages or messages[-1]["role"] != "user" or not messages[-1]["content"].strip() or "id" not in row:
+        raise DataError(
+            f"{where} is {line[:80]!r}; expected an object with id, category and a prompt text (or messages that end with "
+            "the user). Correct the line."
+        )
+    turns = tuple({"role": turn["role"], "content": turn["content"]} for turn in messages)
+    return Prompt(str(row["id"]), row.get("split"), str(row.get("category", "")), turns)

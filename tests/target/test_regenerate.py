@@ -1,0 +1,151 @@
+"""Regeneration: greedy like a plain loop, batches from the prompts alone, the same bytes however often it was killed."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dflash_core.errors import ConfigError, DataError
+from dflash_core.target import part_files
+from dflash_core.target.greedy import _rows_to_keep, greedy_batch
+from dflash_core.target.regenerate import regenerate
+
+OPTIONS = {"batch_size": 4, "max_new_tokens": 12, "dtype": "float32", "workers": 1}
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"id": f"p{n}", "category": "list", "split": "train", "prompt": f"Tell me {'more ' * (n % 5)}about {n}"} for n in range(11)]
+    rows.append({"id": "m", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]})
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return path
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+
+
+def test_answers_equal_a_plain_greedy_loop(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl.gz"
+    manifest = regenerate(prompts, tiny_dir, out, **OPTIONS)
+    model = AutoModelForCausalLM.from_pretrained(tiny_dir, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_dir)
+    rows = read(out)
+    assert [row["id"] for row in rows] == [*(f"p{n}" for n in range(11)), "m"]
+    for row in rows:
+        text = tokenizer.apply_chat_template(row["messages"][:-1], add_generation_prompt=True, tokenize=False)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        start = len(ids)
+        while len(ids) < start + 12 and not (len(ids) > start and ids[-1] in tokenizer.all_special_ids):
+            ids.append(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax().item())
+        ended = ids[-1] in tokenizer.all_special_ids
+        assert row["messages"][-1] == {"role": "assistant", "content": tokenizer.decode(ids[start : len(ids) - ended])}
+        assert row["finished"] == (ids[-1] == tokenizer.eos_token_id)
+    assert manifest["rows"] == 12 and manifest["settings"]["batch_size"] == 4
+    assert not out.with_name("out.jsonl.gz.parts").exists()
+
+
+def test_rows_that_stop_leave_the_batch_and_change_nothing(tiny_dir: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_dir, dtype=torch.float32).eval()
+    prompts = [[5 + n, 40, 7 * n + 3] for n in range(32)]
+    whole = greedy_batch(model, prompts, 8, 20, stop_ids=())
+    stops = {answer[n % 6 + 1] for n, answer in enumerate(whole)}
+    stopped = greedy_batch(model, prompts, 8, 20, stop_ids=stops)
+    for answer, cut in zip(whole, stopped, strict=True):
+        end = next((n + 1 for n, token in enumerate(answer) if token in stops), len(answer))
+        assert cut == answer[:end]
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"),
+    [([True] * 32, None), ([True] * 17 + [False] * 15, None), ([False] * 16 + [True] * 16, list(range(16, 32))), ([False] * 32, list(range(8)))],
+)
+def test_batch_shrinks_by_halves(running: list[bool], expected: list[int] | None) -> None:
+    assert _rows_to_keep(running) == expected
+
+
+def test_workers_and_interruption_give_the_same_bytes(
+    prompts: Path, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first.jsonl.gz", tmp_path / "second.jsonl.gz"
+    regenerate(prompts, tiny_dir, first, **OPTIONS)
+    real, calls = part_files.greedy_batch, []
+
+    def fail_at_third(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(part_files, "greedy_batch", fail_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        regenerate(prompts, tiny_dir, second, **OPTIONS)
+    assert not second.exists() and len(list(second.with_name("second.jsonl.gz.parts").iterdir())) == 2
+    regenerate(prompts, tiny_dir, second, **OPTIONS)
+    assert len(calls) == 4, "finished batches must not be computed again"
+    assert second.read_bytes() == first.read_bytes()
+    regenerate(prompts, tiny_dir, second, **OPTIONS)
+    assert len(calls) == 4, "a finished file must be kept"
+
+
+def test_killed_run_ends_with_the_same_bytes(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
+    out, reference = tmp_path / "killed.jsonl.gz", tmp_path / "reference.jsonl.gz"
+    code = (
+        "import sys; from pathlib import Path; from dflash_core.target.regenerate import regenerate\n"
+        "if __name__ == '__main__': p, t, o = map(Path, sys.argv[1:]); "
+        "regenerate(p, t, o, batch_size=4, max_new_tokens=12, dtype='float32', workers=2)"
+    )
+    script = tmp_path / "run.py"
+    script.write_text(code)
+    root = str(Path(part_files.__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, script, prompts, tiny_dir, out], env=os.environ | {"PYTHONPATH": root}, stderr=subprocess.DEVNULL
+    )
+    parts = out.with_name("killed.jsonl.gz.parts")
+    deadline = time.monotonic() + 120
+    while not any(parts.glob("[!.]*.jsonl")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    regenerate(prompts, tiny_dir, out, **OPTIONS)
+    regenerate(prompts, tiny_dir, reference, **OPTIONS)
+    assert out.read_bytes() == reference.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no prompts"),
+        ('{"id": 1, "prompt": "a"}\n{broken', "line 2 is not JSON"),
+        ('{"prompt": "a"}', "line 1 is .*expected an object with id"),
+        ('{"id": 1, "prompt": "  "}', "line 1 is .*expected an object"),
+        ('{"id": 1, "messages": [{"role": "assistant", "content": "a"}]}', "messages that end with the user"),
+        ("[1]", "line 1 is .*expected an object"),
+        ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2 repeats the id '1'"),
+        ('{"id": 1, "prompt": "' + "long " * 900 + '"}', "expected at most the target's 2048"),
+    ],
+)
+def test_bad_prompts_are_refused(text: str, message: str, tiny_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        regenerate(path, tiny_dir, tmp_path / "out.jsonl.gz", **OPTIONS)
+    assert not (tmp_path / "out.jsonl.gz").exists()
+
+
+def test_missing_files_are_refused(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        regenerate(tmp_path / "none.jsonl", tiny_dir, tmp_path / "out", **OPTIONS)
+    with pytest.raises(ConfigError, match="is not a directory"):
+        regenerate(prompts, tmp_path / "none", tmp_path / "out", **OPTIONS)
+    with pytest.raises(DataError, match="batch_size 0"):
+        regenerate(prompts, tiny_dir, tmp_path / "out", **OPTIONS | {"batch_size": 0})
