@@ -142,19 +142,3 @@ def _write_result(out_path: Path, prompts: list[Prompt], answers: list[dict[str,
 
 def _manifest_path(out_path: Path) -> Path:
     return out_path.with_name(out_path.name + ".manifest.json")
-
-
-if __name__ == "__main__":
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--max-new-tokens", type=int, default=256)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--workers", type=int, default=2)
-    o = parser.parse_args()
-    print(json.dumps(regenerate(o.prompts, o.target, o.output, o.batch_size, o.max_new_tokens, o.dtype, o.limit, o.workers)))
