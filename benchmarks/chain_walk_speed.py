@@ -29,7 +29,7 @@ from dflash_core.evaluation.decode import speculative_greedy, target_greedy
 from dflash_core.evaluation.prompts import choose_prompts
 from dflash_core.evaluation.walk_set import walk_rows
 from dflash_core.target.model import Target
-from dflash_core.target.regenerate import stop_token_ids
+from dflash_core.target.part_files import stop_token_ids
 
 REPEATS = 3
 

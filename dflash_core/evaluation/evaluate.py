@@ -26,7 +26,7 @@ from dflash_core.evaluation.prompts import HeldoutPrompt, choose_prompts
 from dflash_core.evaluation.records import EvaluationRecord, PromptRecord, Speed, Subjects
 from dflash_core.evaluation.samples import sample_decodes
 from dflash_core.target.model import Target
-from dflash_core.target.regenerate import stop_token_ids
+from dflash_core.target.part_files import stop_token_ids
 
 MOST_WALK_TIES = 0.01  # share of prompts in which a near tie may part the chain walk from real decoding
 

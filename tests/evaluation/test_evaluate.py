@@ -1,0 +1,189 @@
+"""Stage evaluate from files to evaluation.json, its refusals before a model is loaded, and the in-training measure."""
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import dflash_core.evaluation.evaluate as stage
+from dflash_core.checkpoint.export import export_zlab
+from dflash_core.checkpoint.exported import load_drafter
+from dflash_core.config import Config, parse_config
+from dflash_core.data.dataset import Dataset, Sample
+from dflash_core.data.identity import target_identity
+from dflash_core.data.prepare import prepare
+from dflash_core.drafter.model import Drafter
+from dflash_core.drafter.spec import from_target
+from dflash_core.errors import CheckpointError, ConfigError, DataError, GateError, IdentityError
+from dflash_core.evaluation.evaluate import evaluate
+from dflash_core.evaluation.prompts import choose_prompts, split_first_answer
+from dflash_core.evaluation.records import EvaluationRecord
+from dflash_core.evaluation.samples import split_text, token_pieces
+from dflash_core.evaluation.table import results_table
+from dflash_core.evaluation.walk_set import make_walk_evaluator
+from dflash_core.target.model import Target
+from dflash_core.target.tiny import make_tiny_target
+
+NUM_PROMPTS, MASK_ID = 5, 505
+
+
+def conversations(path: Path) -> Path:
+    """Twelve short chats of three categories, a half held out."""
+    rows = [
+        {
+            "id": f"row-{i}", "category": ("list", "story", "code")[i % 3], "split": "heldout" if i % 2 else "train",
+            "messages": [
+                {"role": "user", "content": f"What is number {i} for a train in the village {i * 7}?"},
+                {"role": "assistant", "content": f"The answer {i} is the small boat at the edge of the water, number {i * 31}."},
+            ],
+        }
+        for i in range(12)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A working directory with target, prepared data and an exported random drafter."""
+    root = tmp_path_factory.mktemp("world")
+    make_tiny_target(root / "target", seed=0)
+    tree = {
+        "target": {"path": str(root / "target"), "dtype": "float32"},
+        "data": {"conversations": [str(conversations(root / "rows.jsonl"))], "max_length": 256},
+        "drafter": {"num_layers": 2, "block_size": 4, "num_features": 2},
+        "evaluation": {"num_prompts": NUM_PROMPTS, "max_new_tokens": 12, "num_walk_prompts": 4, "bootstrap_samples": 50},
+    }
+    config = parse_config(tree, "test")
+    prepare(config, root / "prepared")
+    target = Target.load(config.target)
+    torch.manual_seed(0)
+    drafter = Drafter(from_target(target.config, config.drafter, MASK_ID))
+    with torch.no_grad():
+        for parameter in drafter.parameters():
+            parameter.copy_(0.2 * torch.randn_like(parameter) + (parameter.dim() == 1))
+    lineage = {"target_identity": target_identity(root / "target")}
+    export_zlab(drafter.state_dict(), drafter.spec, "target", root / "drafter", lineage)
+    return SimpleNamespace(root=root, config=config, target=target, drafter=drafter, lineage=lineage)
+
+
+def run(world: SimpleNamespace, out: Path, drafter_dir: Path | None = None, config: Config | None = None) -> EvaluationRecord:
+    """Evaluate in the world's directory."""
+    drafter_dir = drafter_dir or world.root / "drafter"
+    return evaluate(config or world.config, world.root, world.root / "prepared", drafter_dir, out / "evaluation.json")
+
+
+def test_evaluation_measures_writes_and_can_be_read_again(world: SimpleNamespace, tmp_path: Path) -> None:
+    record = run(world, tmp_path)
+    assert record == EvaluationRecord.model_validate_json((tmp_path / "evaluation.json").read_text(encoding="utf-8"))
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+    assert record.acceptance.num_prompts == record.outputs.num_prompts == NUM_PROMPTS
+    assert record.outputs.num_different == 0 and record.walk.num_equal + len(record.walk.differences) == NUM_PROMPTS
+    assert record.acceptance.num_tokens == sum(prompt.num_tokens - 1 for prompt in record.prompts)
+    assert sorted(record.by_category) == ["code", "list", "story"]
+    assert record.speed.speculative_s > record.speed.drafter_s > 0
+    for sample in record.samples:
+        assert len(sample.pieces) <= 12 and sample.pieces[0].kind == "first"
+    text = io.StringIO()
+    Console(file=text, width=120).print(results_table(record))
+    assert "τ" in text.getvalue() and f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs equal" in text.getvalue()
+
+
+def test_a_wrong_output_is_a_gate_that_says_no_after_the_record_is_written(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = stage.speculative_greedy
+
+    def broken(*arguments: object) -> object:
+        decoded = decode(*arguments)
+        wrong = tuple((token + 1) % 400 for token in decoded.tokens)
+        return type(decoded)(wrong, decoded.rounds, decoded.drafts, decoded.seconds)
+
+    monkeypatch.setattr(stage, "speculative_greedy", broken)
+    with pytest.raises(GateError, match=f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs differ.*expected 0"):
+        run(world, tmp_path)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["outputs"]["num_different"] == NUM_PROMPTS
+
+
+@pytest.mark.parametrize(
+    "fault", ["another target", "another vocabulary", "other layers", "no mask row", "no drafter", "no data"]
+)
+def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(stage.Target, "load", lambda config: pytest.fail("the target was loaded"))
+    directory, drafter = tmp_path / "drafter", world.drafter
+    lineage = {"target_identity": "0" * 64} if fault == "another target" else world.lineage
+    export_zlab(drafter.state_dict(), drafter.spec, "target", directory, lineage)
+    path = directory / "config.json"
+    tree, prepared = json.loads(path.read_text()), world.root / "prepared"
+    expected: tuple[type[Exception], str] = {
+        "another target": (IdentityError, "000000000000.*" + world.lineage["target_identity"][:12]),
+        "another vocabulary": (IdentityError, "vocab_size 600.*has 512"),
+        "other layers": (IdentityError, "num_hidden_layers 9.*has 6"),
+        "no mask row": (ConfigError, "mask_token_id"),
+        "no drafter": (CheckpointError, "config.json"),
+        "no data": (DataError, "prepare"),
+    }[fault]
+    match fault:
+        case "another vocabulary":
+            path.write_text(json.dumps(tree | {"vocab_size": 600}))
+        case "other layers":
+            path.write_text(json.dumps(tree | {"num_target_layers": 9}))
+        case "no mask row":
+            del tree["dflash_config"]["mask_token_id"]
+            path.write_text(json.dumps(tree))
+        case "no drafter":
+            directory = tmp_path / "nothing"
+        case "no data":
+            prepared = tmp_path / "nothing"
+    with pytest.raises(expected[0], match=expected[1]) as error:
+        evaluate(world.config, world.root, prepared, directory, tmp_path / "evaluation.json")
+    assert error.value.exit_code == 2 and not (tmp_path / "evaluation.json").exists()
+
+
+def test_prompts_are_dealt_over_categories_in_a_stable_order(world: SimpleNamespace) -> None:
+    heldout = Dataset.open(world.root / "prepared", "heldout")
+    chosen = choose_prompts(heldout, 5)
+    assert [prompt.category for prompt in chosen] == ["code", "list", "story", "code", "list"]
+    assert chosen == choose_prompts(heldout, 100)[:5]
+    with pytest.raises(DataError, match="0 rows"):
+        choose_prompts([], 5)
+
+
+def test_first_answer_is_the_first_supervised_run() -> None:
+    def sample(mask: list[int]) -> Sample:
+        return Sample("x", "c", np.arange(len(mask), dtype=np.int32), np.array(mask, dtype=bool))
+
+    found = split_first_answer(sample([0, 0, 1, 1, 0, 1]))
+    assert found is not None and found.prompt_ids == (0, 1) and found.answer_ids == (2, 3)
+    assert split_first_answer(sample([0, 0])) is None and split_first_answer(sample([1, 1])) is None
+
+
+def test_in_training_measure_leaves_the_drafter_as_it_is(world: SimpleNamespace) -> None:
+    drafter = load_drafter(world.root / "drafter").train()
+    measure = make_walk_evaluator(
+        world.config.evaluation, world.target, Dataset.open(world.root / "prepared", "heldout"), drafter.spec.target_layer_ids
+    )
+    state = torch.get_rng_state()
+    found = measure(drafter, 1)
+    assert found == measure(drafter, 2) and 1 <= found["tau"] <= 4 and found["tau_low"] <= found["tau"] <= found["tau_high"]
+    assert found["num_tokens"] <= 4 * 11 and torch.equal(state, torch.get_rng_state())
+    assert drafter.training and all(parameter.grad is None and parameter.requires_grad for parameter in drafter.parameters())
+
+
+def test_pieces_name_who_gave_each_token(world: SimpleNamespace) -> None:
+    tokenizer = world.target.tokenizer
+    tokens = tuple(tokenizer.encode("The answer is a small boat, and why not: é."))
+    decoded = SimpleNamespace(
+        tokens=tokens[:8], rounds=(3, 4), drafts=((tokens[1], tokens[2], 0), tuple(tokens[4:7]))
+    )  # a block whose last draft misses, then one accepted whole
+    pieces = token_pieces(tokenizer, decoded)
+    assert [piece.kind for piece in pieces] == ["first", "draft", "draft", "bonus", "draft", "draft", "draft", "bonus"]
+    assert [piece.round for piece in pieces] == [0, 1, 1, 1, 2, 2, 2, 2]
+    assert "".join(split_text(tokenizer, tokens)) == tokenizer.decode(list(tokens)) and "é" in split_text(tokenizer, tokens)
