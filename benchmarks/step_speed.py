@@ -52,7 +52,8 @@ def our_step(shape: Shape, bf16: bool) -> Callable[[], float]:
     torch.manual_seed(0)
     spec = DrafterSpec(
         hidden_size=HIDDEN, intermediate_size=INTER, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, num_layers=LAYERS,
-        block_size=shape.block, mask_token_id=VOCAB - 1, target_layer_ids=tuple(range(1, CAPTURED + 1)), num_target_layers=8, vocab_size=VOCAB,
+        block_size=shape.block, mask_token_id=VOCAB - 1, target_layer_ids=tuple(range(1, CAPTURED + 1)), num_target_layers=8,
+        vocab_size=VOCAB,
     )  # fmt: skip
     drafter = Drafter(spec)
     optimizer = torch.optim.AdamW(drafter.parameters(), lr=1e-3, fused=True)
@@ -86,9 +87,9 @@ def our_step(shape: Shape, bf16: bool) -> Callable[[], float]:
 def their_step(shape: Shape, script: Path, threads: int) -> Callable[[], float]:
     """One optimizer step of speculators at the shape, by the functions of its own benchmark script."""
     with tempfile.TemporaryDirectory() as work:
-        arguments = {"--seq": shape.seq, "--batch": shape.batch, "--block": shape.block, "--anchors": shape.anchors, "--threads": threads}
-        flags = [str(part) for pair in arguments.items() for part in pair]
-        sys.argv = [str(script), "--attn", "sdpa", "--loss", "ce", "--optim", "adamw", "--warmup", "0", "--steps", "1", "--workdir", work, *flags]
+        flags = f"--seq {shape.seq} --batch {shape.batch} --block {shape.block} --anchors {shape.anchors} --threads {threads}"
+        once = f"--attn sdpa --loss ce --optim adamw --warmup 0 --steps 1 --workdir {work}"
+        sys.argv = [str(script), *flags.split(), *once.split()]
         with contextlib.redirect_stdout(io.StringIO()):
             theirs = runpy.run_path(str(script))
         return lambda: theirs["one"](theirs["model"], theirs["opts"], theirs["kw"])[0]
@@ -128,10 +129,12 @@ def ratio(above: list[float], below: list[float]) -> tuple[float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--theirs", type=Path, help="bench_speculators_step.py (needs speculators 0.9.0 installed); none: ours only")
+    parser.add_argument(
+        "--theirs", type=Path, help="bench_speculators_step.py, with speculators 0.9.0 installed; none: ours only"
+    )
     parser.add_argument("--n", type=int, default=15, help="interleaved pairs per shape")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cpu-time", action="store_true", help="CPU time instead of wall clock, for a busy machine (with --threads 1)")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time, for a busy machine (with --threads 1)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--shapes", type=int, nargs="+", default=list(range(len(SHAPES))), help="which of the four shapes")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
@@ -152,7 +155,8 @@ def main() -> None:
     if {128, 256} <= by_anchors.keys():
         print(f"doubling the anchors (128 to 256 at 2048) costs x{by_anchors[256] / by_anchors[128]:.2f}")
     if args.json:
-        args.json.write_text(json.dumps({"threads": args.threads, "cpu_time": args.cpu_time, "load": os.getloadavg(), "results": results}, indent=1))
+        environment = {"threads": args.threads, "cpu_time": args.cpu_time, "load": os.getloadavg()}
+        args.json.write_text(json.dumps({**environment, "results": results}, indent=1))
 
 
 def row(result: dict) -> str:

@@ -72,10 +72,16 @@ class Blocks:
 
 
 def reference_attention(
-    q_BHARd: Tensor, k_BHTd: Tensor, v_BHTd: Tensor, block_k_BHAKd: Tensor, block_v_BHAKd: Tensor, blocks: Blocks, window: int | None
+    q_BHARd: Tensor,
+    k_BHTd: Tensor,
+    v_BHTd: Tensor,
+    block_k_BHAKd: Tensor,
+    block_v_BHAKd: Tensor,
+    blocks: Blocks,
+    window: int | None,
 ) -> Tensor:
     """The definition: one dense softmax over all context rows and all blocks, masked. Returns out_BHARd."""
-    B, H, A, R, d = q_BHARd.shape
+    B, _, A, R, d = q_BHARd.shape
     T, K = k_BHTd.shape[2], block_k_BHAKd.shape[3]
     device = q_BHARd.device
     keys_BHNd = torch.cat((k_BHTd, block_k_BHAKd.flatten(2, 3)), dim=2)
@@ -91,7 +97,13 @@ def reference_attention(
 
 
 def fast_attention(
-    q_BHARd: Tensor, k_BHTd: Tensor, v_BHTd: Tensor, block_k_BHAKd: Tensor, block_v_BHAKd: Tensor, blocks: Blocks, window: int | None
+    q_BHARd: Tensor,
+    k_BHTd: Tensor,
+    v_BHTd: Tensor,
+    block_k_BHAKd: Tensor,
+    block_v_BHAKd: Tensor,
+    blocks: Blocks,
+    window: int | None,
 ) -> Tensor:
     """The same as `reference_attention`, linear in the anchors. Returns out_BHARd."""
     if q_BHARd.device.type == "cpu":
@@ -100,7 +112,13 @@ def fast_attention(
 
 
 def sdpa_attention(
-    q_BHARd: Tensor, k_BHTd: Tensor, v_BHTd: Tensor, block_k_BHAKd: Tensor, block_v_BHAKd: Tensor, blocks: Blocks, window: int | None
+    q_BHARd: Tensor,
+    k_BHTd: Tensor,
+    v_BHTd: Tensor,
+    block_k_BHAKd: Tensor,
+    block_v_BHAKd: Tensor,
+    blocks: Blocks,
+    window: int | None,
 ) -> Tensor:
     """The fast path of accelerators: a masked SDPA call a group, which any device and autograd understand."""
     R, K = q_BHARd.shape[3], block_k_BHAKd.shape[3]
@@ -155,7 +173,14 @@ class GroupedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q_BHARd: Tensor, k_BHTd: Tensor, v_BHTd: Tensor, block_k_BHAKd: Tensor, block_v_BHAKd: Tensor, blocks: Blocks, window: int | None
+        ctx: Any,
+        q_BHARd: Tensor,
+        k_BHTd: Tensor,
+        v_BHTd: Tensor,
+        block_k_BHAKd: Tensor,
+        block_v_BHAKd: Tensor,
+        blocks: Blocks,
+        window: int | None,
     ) -> Tensor:
         scores_BHARK = _own_scores(q_BHARd, block_k_BHAKd, blocks, window)
         lse_BHAR = scores_BHARK.logsumexp(dim=-1)

@@ -49,7 +49,9 @@ def head_cross_entropy(
     return HeadOutput(ce_N, predicted_N)
 
 
-def reference_cross_entropy(hidden_ND: Tensor, head_weight_VD: Tensor, labels_N: Tensor, softcap: float | None = None) -> HeadOutput:
+def reference_cross_entropy(
+    hidden_ND: Tensor, head_weight_VD: Tensor, labels_N: Tensor, softcap: float | None = None
+) -> HeadOutput:
     """The definition, with all logits at once."""
     logits_NV = (hidden_ND @ head_weight_VD.detach().to(hidden_ND.dtype).T).float()
     if softcap is not None:

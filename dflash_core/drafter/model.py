@@ -70,7 +70,7 @@ class Drafter(nn.Module):
         Returns:
             hidden_BAKD, or hidden_BASD with S = K-1, in the embeddings' dtype (float32 under autocast).
         """
-        B, A, K, _ = block_embeds_BAKD.shape
+        K = block_embeds_BAKD.shape[2]
         last = len(self.layers) - 1
         attend = fast_attention if attention == "fast" else reference_attention
         dtype = self.norm.weight.dtype

@@ -45,13 +45,19 @@ class DrafterSpec:
         if not self.layer_types:
             object.__setattr__(self, "layer_types", ("full_attention",) * self.num_layers)
         if len(self.layer_types) != self.num_layers:
-            raise ConfigError(f"layer_types has {len(self.layer_types)} entries for {self.num_layers} layers; give one a layer.")
+            raise ConfigError(f"layer_types has {len(self.layer_types)} entries, expected {self.num_layers}; give one a layer.")
         if self.num_heads % self.num_kv_heads:
-            raise ConfigError(f"{self.num_heads} heads are not a multiple of {self.num_kv_heads} key/value heads; correct the config.")
+            raise ConfigError(
+                f"{self.num_heads} heads are no multiple of {self.num_kv_heads} key/value heads; correct the config."
+            )
         if not 0 <= self.mask_token_id < self.vocab_size:
-            raise ConfigError(f"mask_token_id {self.mask_token_id} is not a row of the embedding (0 to {self.vocab_size - 1}); choose one.")
+            raise ConfigError(
+                f"mask_token_id {self.mask_token_id} is not a row of the embedding, expected 0 to {self.vocab_size - 1}; choose one."
+            )
         if ("sliding_attention" in self.layer_types) != (self.sliding_window is not None):
-            raise ConfigError(f"sliding_window {self.sliding_window} and layer_types {self.layer_types} disagree; set both or neither.")
+            raise ConfigError(
+                f"sliding_window {self.sliding_window} and layer_types {self.layer_types} disagree; set both or neither."
+            )
 
     @property
     def features_size(self) -> int:
@@ -68,7 +74,11 @@ class DrafterSpec:
         `block_size` and the mask row stand in both places that loaders read (SGLang and vLLM look in
         dflash_config, z-lab's first code at the top level).
         """
-        dflash = {"block_size": self.block_size, "mask_token_id": self.mask_token_id, "target_layer_ids": list(self.target_layer_ids)}
+        dflash: dict[str, Any] = {
+            "block_size": self.block_size,
+            "mask_token_id": self.mask_token_id,
+            "target_layer_ids": list(self.target_layer_ids),
+        }
         if self.embedding_scale != 1.0:
             dflash["input_embedding_scale"] = self.embedding_scale
         if self.logit_softcap is not None:
@@ -112,7 +122,9 @@ class DrafterSpec:
         dflash = config.get("dflash_config") or {}
         sizes = {place["block_size"] for place in (config, dflash) if "block_size" in place}
         if len(sizes) != 1:
-            raise ConfigError(f"config.json gives block_size {sorted(sizes) or 'nowhere'}, expected one value; correct the drafter's config.")
+            raise ConfigError(
+                f"config.json gives block_size {sorted(sizes) or 'nowhere'}, expected one value; correct the drafter's config."
+            )
         rope = config.get("rope_parameters") or {}
         try:
             return cls(
@@ -137,7 +149,9 @@ class DrafterSpec:
                 logit_softcap=dflash.get("final_logit_softcapping"),
             )
         except KeyError as missing:
-            raise ConfigError(f"config.json of the drafter has no {missing}, which z-lab's layout needs; export the drafter again.") from None
+            raise ConfigError(
+                f"config.json of the drafter has no {missing}, which z-lab's layout needs; export the drafter again."
+            ) from None
 
 
 def from_target(target_config: Any, drafter: DrafterConfig, mask_token_id: int, embedding_scale: float = 1.0) -> DrafterSpec:
