@@ -24,8 +24,9 @@ from dflash_core.drafter.initialise import initialise
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import from_target
 from dflash_core.evaluation.acceptance import pooled_tau
-from dflash_core.evaluation.chain_walk import chain_walk, lockstep_walk
+from dflash_core.evaluation.chain_walk import chain_walk
 from dflash_core.evaluation.decode import speculative_greedy, target_greedy
+from dflash_core.evaluation.lockstep import lockstep_walk
 from dflash_core.evaluation.prompts import choose_prompts
 from dflash_core.evaluation.walk_set import walk_rows
 from dflash_core.target.model import Target

@@ -7,8 +7,7 @@ decoding visits. The LM head, which is most of a small drafter's cost, runs only
 of a visited anchor, and slot k + 1 only where slot k matched. All rows walk together, one slot a row and call,
 so each call is one matrix product over the rows; in all it's one head row a token.
 
-`chain_walk` (all anchors in one pass) is held to real decoding, and `lockstep_walk` (only visited anchors, one
-block a row and forward) to `chain_walk`, by tests; benchmarks/chain_walk_speed.py measures the three.
+Held to real decoding by tests; lockstep.py drafts visited anchors only, and benchmarks/chain_walk_speed.py measures all three.
 Dims: B rows, T padded tokens, A anchors a row, K block slots incl. anchor, D hidden, F features width, V vocab,
 N flat slots.
 """
@@ -70,7 +69,7 @@ class Walked:
 
 
 @dataclass
-class _Walker:
+class Walker:
     """Where one row stands: slot `slot` of the block at `anchor` decides next."""
 
     row: WalkRow
@@ -116,7 +115,7 @@ def chain_walk(
         One `Walked` a row, in the order given. A row whose answer is one token has no round.
     """
     num_slots = resolve_block_size(drafter, block_size)
-    walkers = _walkers(rows, num_slots)
+    walkers = make_walkers(rows, num_slots)
     order = sorted((i for i, row in enumerate(rows) if row.num_anchors), key=lambda i: len(rows[i].tokens))
     for together in _packed(order, rows, ANCHORS_PER_WALK):
         parts, offsets, total = [], {}, 0
@@ -130,28 +129,9 @@ def chain_walk(
     return tuple(Walked(tuple(w.rounds), tuple(w.near_ties)) for w in walkers)
 
 
-@torch.inference_mode()
-def lockstep_walk(target: Target, drafter: Drafter, rows: Sequence[WalkRow], block_size: int | None = None) -> tuple[Walked, ...]:
-    """The same by drafting visited anchors only, one block a row and forward: 1/τ of the blocks in many small forwards."""
-    num_slots = resolve_block_size(drafter, block_size)
-    walkers = _walkers(rows, num_slots)
-    while running := [w for w in walkers if w.running]:
-        anchors_B1 = torch.tensor([[w.anchor] for w in running], device=target.device)
-        features_BTF = _padded_features([w.row for w in running], drafter)
-        hidden_BSD = _draft(target, drafter, features_BTF, _ids_at([w.row for w in running], anchors_B1), anchors_B1, num_slots)[
-            :, 0
-        ]
-        deciding = list(enumerate(running))
-        while deciding:
-            picked_ND = torch.stack([hidden_BSD[place, w.slot - 1] for place, w in deciding])
-            drafted = head_logits(picked_ND, target.head_weight_VD).argmax(dim=-1).tolist()
-            deciding = [item for item, token in zip(deciding, drafted, strict=True) if not item[1].advance(token)]
-    return tuple(Walked(tuple(w.rounds)) for w in walkers)
-
-
-def _walkers(rows: Sequence[WalkRow], block_size: int) -> list[_Walker]:
+def make_walkers(rows: Sequence[WalkRow], block_size: int) -> list[Walker]:
     """One walker a row, at the answer's first token."""
-    return [_Walker(row, block_size, row.prompt_length) for row in rows]
+    return [Walker(row, block_size, row.prompt_length) for row in rows]
 
 
 def _packed(order: Sequence[int], rows: Sequence[WalkRow], most_anchors: int) -> Iterator[list[int]]:
@@ -173,32 +153,31 @@ def _block_hidden(target: Target, drafter: Drafter, rows: Sequence[WalkRow], num
     width = max(row.num_anchors for row in rows)
     steps_A = torch.arange(width, device=target.device)
     anchors_BA = torch.stack([row.prompt_length + steps_A.clamp(max=row.num_anchors - 1) for row in rows])
-    return _draft(target, drafter, _padded_features(rows, drafter), _ids_at(rows, anchors_BA), anchors_BA, num_slots)
-
-
-def _draft(
-    target: Target, drafter: Drafter, features_BTF: torch.Tensor, ids_BA: torch.Tensor, anchors_BA: torch.Tensor, num_slots: int
-) -> torch.Tensor:
-    """Hidden states [B, A, K - 1, D] of the label slots, for blocks [id, MASK...] at the given anchors."""
-    block_ids_BAK = torch.full((*ids_BA.shape, num_slots), drafter.spec.mask_token_id, device=ids_BA.device)
-    block_ids_BAK[..., 0] = ids_BA
-    embeds_BAKD = target.embed(block_ids_BAK).to(features_BTF.dtype)
+    features_BTF = padded_features(rows, drafter)
+    embeds_BAKD = block_embeds(target, drafter, ids_at(rows, anchors_BA), num_slots, features_BTF.dtype)
     return drafter(features_BTF, embeds_BAKD, anchors_BA, label_slots_only=True)
 
 
-def _ids_at(rows: Sequence[WalkRow], anchors_BA: torch.Tensor) -> torch.Tensor:
+def block_embeds(target: Target, drafter: Drafter, ids_BA: torch.Tensor, num_slots: int, dtype: torch.dtype) -> torch.Tensor:
+    """The target's embeddings of blocks [id, MASK...], [B, A, K, D]."""
+    block_ids_BAK = torch.full((*ids_BA.shape, num_slots), drafter.spec.mask_token_id, device=ids_BA.device)
+    block_ids_BAK[..., 0] = ids_BA
+    return target.embed(block_ids_BAK).to(dtype)
+
+
+def ids_at(rows: Sequence[WalkRow], anchors_BA: torch.Tensor) -> torch.Tensor:
     """Token ids at the anchors, int64 [B, A]."""
     picked = [[row.tokens[a] for a in anchors] for row, anchors in zip(rows, anchors_BA.tolist(), strict=True)]
     return torch.tensor(picked, device=anchors_BA.device)
 
 
-def _padded_features(rows: Sequence[WalkRow], drafter: Drafter) -> torch.Tensor:
+def padded_features(rows: Sequence[WalkRow], drafter: Drafter) -> torch.Tensor:
     """Features [B, T, F] padded on the right with zeros, which no anchor of the row sees, in the drafter's dtype."""
     weight = drafter.fc.weight
     return torch.nn.utils.rnn.pad_sequence([row.features_TF for row in rows], batch_first=True).to(weight.device, weight.dtype)
 
 
-def _walk_heads(target: Target, hidden_ND: torch.Tensor, walks: list[tuple[_Walker, int]], tie_margin: float | None) -> None:
+def _walk_heads(target: Target, hidden_ND: torch.Tensor, walks: list[tuple[Walker, int]], tie_margin: float | None) -> None:
     """Walk all rows to their ends, one slot a row and call; `walks` gives each row's first slot in `hidden_ND`."""
     head_weight_VD = target.head_weight_VD.to(hidden_ND.dtype)
     while walks := [(walker, offset) for walker, offset in walks if walker.running]:
@@ -210,7 +189,7 @@ def _walk_heads(target: Target, hidden_ND: torch.Tensor, walks: list[tuple[_Walk
             walker.advance(token)
 
 
-def _note_ties(logits_NV: torch.Tensor, walks: list[tuple[_Walker, int]], tie_margin: float) -> None:
+def _note_ties(logits_NV: torch.Tensor, walks: list[tuple[Walker, int]], tie_margin: float) -> None:
     """Record the rows whose two best logits are nearer than the margin."""
     best_N2 = logits_NV.float().topk(2, dim=-1).values
     for (walker, _), margin in zip(walks, (best_N2[:, 0] - best_N2[:, 1]).tolist(), strict=True):

@@ -2,26 +2,29 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from dflash_core.evaluation.chain_walk import WalkRow, chain_walk, lockstep_walk
+from dflash_core.drafter.model import Drafter
+from dflash_core.evaluation.chain_walk import Walked, WalkRow, chain_walk
 from dflash_core.evaluation.compare import first_walk_difference
-from dflash_core.evaluation.decode import speculative_greedy, target_greedy
+from dflash_core.evaluation.decode import propose_tokens, speculative_greedy, target_greedy
+from dflash_core.evaluation.lockstep import lockstep_walk
 from dflash_core.evaluation.walk_set import walk_rows
 from dflash_core.target.model import Target
 
 
 def agree(target: Target, drafter: object, prompts: list[list[int]], limit: int, stops: set[int], block_size: int | None) -> int:
-    """Hold both walks to real decoding on all prompts; returns the number of rounds."""
+    """Hold the walk to real decoding on all prompts; returns the number of rounds."""
     plain = [target_greedy(target, prompt, limit, stops).tokens for prompt in prompts]
     decoded = [speculative_greedy(target, drafter, prompt, limit, stops, block_size).rounds for prompt in prompts]
     rows = walk_rows(target, list(zip(prompts, plain, strict=True)), drafter.spec.target_layer_ids)
-    for walked in (chain_walk(target, drafter, rows, block_size), lockstep_walk(target, drafter, rows, block_size)):
-        for row, walk, rounds in zip(rows, walked, decoded, strict=True):
-            answer = len(row.tokens) - row.prompt_length
-            difference = first_walk_difference(target, drafter, "x", row, walk, rounds, answer, 1e-4)
-            assert difference is None or difference.tie, difference
+    walked = chain_walk(target, drafter, rows, block_size)
+    for row, walk, rounds in zip(rows, walked, decoded, strict=True):
+        answer = len(row.tokens) - row.prompt_length
+        difference = first_walk_difference(target, drafter, "x", row, walk, rounds, answer, 1e-4)
+        assert difference is None or difference.tie, difference
     return sum(len(rounds) for rounds in decoded)
 
 
@@ -39,6 +42,35 @@ def test_deep_blocks_agree_with_real_decoding(target: Target, lab: SimpleNamespa
         for limit in (1, 2, 30):
             agree(target, drafter, [prompt], limit, set(), None)
         agree(target, drafter, [prompt], 40, {text[len(prompt) + 9]}, None)
+
+
+def row_accepted_to(target: Target, drafter: Drafter, depths: list[int], block_size: int, seed: int) -> WalkRow:
+    """A text, over random features, of which the drafter's block at each visited anchor has just `depths` tokens right."""
+    generator = torch.Generator().manual_seed(seed)
+    features_TF = torch.randn(80, drafter.spec.features_size, generator=generator)
+    tokens = [3 + seed] * (1 + seed)
+    start = len(tokens) - 1
+    with torch.inference_mode():
+        for depth in depths:
+            features_1TF = features_TF[None, : len(tokens) - 1]
+            drafts = propose_tokens(target, drafter, features_1TF, tokens[-1], drafter.new_cache(), block_size)
+            tokens += drafts[:depth]
+            tokens.append((drafts[depth] + 1) % 90 if depth < len(drafts) else 7)
+    return WalkRow(tuple(tokens), start, features_TF)
+
+
+@pytest.mark.parametrize("sliding", [False, True])
+@pytest.mark.parametrize("block_size", [6, 3])
+def test_both_walks_find_the_depths_that_a_text_was_made_for(
+    llama: Target, lab: SimpleNamespace, sliding: bool, block_size: int
+) -> None:
+    drafter = lab.random_drafter(sliding=sliding)
+    generator = np.random.default_rng(0)
+    depths = [generator.integers(0, block_size, size=count).tolist() for count in (12, 1, 5, 9)]
+    rows = [row_accepted_to(llama, drafter, row, block_size, seed) for seed, row in enumerate(depths, start=1)]
+    expected = tuple(Walked(tuple(depth + 1 for depth in row)) for row in depths)
+    assert chain_walk(llama, drafter, rows, block_size) == expected
+    assert lockstep_walk(llama, drafter, rows, block_size) == expected
 
 
 def test_the_head_runs_once_a_token_and_only_where_the_prefix_matches(
