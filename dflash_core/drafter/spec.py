@@ -52,7 +52,7 @@ class DrafterSpec:
             )
         if not 0 <= self.mask_token_id < self.vocab_size:
             raise ConfigError(
-                f"mask_token_id {self.mask_token_id} is not a row of the embedding, expected 0 to {self.vocab_size - 1}; choose one."
+                f"mask_token_id {self.mask_token_id} is no row of the embedding, expected 0 to {self.vocab_size - 1}; choose one."
             )
         if ("sliding_attention" in self.layer_types) != (self.sliding_window is not None):
             raise ConfigError(

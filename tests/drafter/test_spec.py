@@ -46,7 +46,7 @@ def test_config_that_contradicts_itself_is_refused() -> None:
         DrafterSpec.from_zlab_config({**config, "block_size": 8})
     with pytest.raises(ConfigError, match="no 'mask_token_id'"):
         DrafterSpec.from_zlab_config({**config, "dflash_config": {"block_size": 4, "target_layer_ids": [1]}})
-    with pytest.raises(ConfigError, match="mask_token_id 40 is not a row"):
+    with pytest.raises(ConfigError, match="mask_token_id 40 is no row"):
         replace(SPEC, mask_token_id=40)
 
 
