@@ -1,0 +1,74 @@
+"""The whole chain through the flow, on a tiny random target: what comes out, and that nothing is done twice."""
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import flows.train_drafter as module
+from tasks import tracking
+from tasks.launch import CommandFailed
+from tasks.workspace import PROJECT, make_workspace
+
+SETTINGS = {
+    "run": "tiny",
+    "target": {"path": "target", "dtype": "float32"},
+    "data": {"conversations": ["conversations.jsonl"], "max_length": 96},
+    "bucket": {"multiple": 32, "tokens_per_step": 512, "tokens_per_microbatch": 512},
+    "drafter": {"num_layers": 1, "block_size": 4, "num_features": 2},
+    "training": {"epochs": 1, "max_steps": 4, "num_anchors": 4, "precision": "float32", "feature_source": "cached"},
+    "checkpoint": {"every": 2, "keep_last": 2},
+    "evaluation": {"num_prompts": 2, "max_new_tokens": 8, "num_walk_prompts": 2, "bootstrap_samples": 50},
+}
+
+
+@pytest.fixture
+def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration with a tiny target and 40 of the shipped smoke conversations; workspaces and MLflow below tmp_path."""
+    from dflash_core.target.tiny import make_tiny_target
+
+    make_tiny_target(tmp_path / "target", seed=0)
+    lines = (PROJECT / "data/smoke.jsonl").read_text().splitlines()[:40]
+    (tmp_path / "conversations.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(SETTINGS))
+    monkeypatch.setattr(
+        module, "make_workspace", functools.partial(make_workspace, directory=tmp_path / "workspaces", cache=tmp_path / "cache")
+    )
+    monkeypatch.setattr(tracking, "PROJECT", tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path / "tiny.yaml"
+
+
+def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None, params: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from mlflow import MlflowClient
+
+    result = module.train_drafter(str(params))
+    root = params.parent / "workspaces/tiny"
+    assert result["report"] == str(root / "build/report/report.html")
+    report = json.loads((root / "build/report/report.json").read_text())
+    assert report["curves"]["steps"] == [1, 2, 3, 4] and report["curves"]["eval_steps"] == [2, 4]
+    assert report["raw_evaluation"]["outputs"]["num_different"] == 0
+    assert "://" not in (root / "build/report/report.html").read_text()
+    assert "acceptance length" in capfd.readouterr().out
+    client = MlflowClient(f"sqlite:///{params.parent / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id])
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "loss")] == [1, 2, 3, 4]
+    assert run.data.metrics["evaluation.acceptance.tau"] == report["overall"]["tau"]
+
+    output = {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()}
+    assert set(output) == {f"{name}.log" for name in ("prepare", "bucket", "features", "train", "evaluate", "report")}
+    assert module.train_drafter(str(params)) == result
+    assert {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()} == output, "a stage that is up to date ran again"
+
+    _refuses_bad_input(params)
+
+
+def _refuses_bad_input(params: Path) -> None:
+    """In the same test, since a server and a target of its own would double its time."""
+    with pytest.raises(CommandFailed) as caught:
+        module.train_drafter(str(params), "bad", {"data.min_response_tokens": 10_000})
+    assert caught.value.exit_code == 2 and '"prepare"' in str(caught.value)
+    assert module.main(["--profile", str(params), "--set", "nonsense"]) == 2

@@ -1,0 +1,41 @@
+"""Gathering a report's facts from what the stages leave."""
+
+import pytest
+
+from dflash_core.evaluation.records import Piece
+from dflash_core.evaluation.records import SampleDecode as DecodedSample
+from dflash_core.report.collect import _curves, _sample, _slot_accuracy
+from dflash_core.training.records import EvalRecord, StepRecord
+
+
+def step(number: int, accuracy: tuple[float | None, ...] = (0.5, None), count: tuple[int, ...] = (2, 0)) -> StepRecord:
+    return StepRecord(
+        run_id="r", session_id="s", step=number, wall_time=0.0, epoch=0, loss=1.0 / number, loss_sum=1.0, denominator=float(number),
+        per_position_accuracy=accuracy, per_position_count=count, streak=1.5, num_blocks=2, grad_norm=1.0, lr=0.1, noise_std=0.0, tokens=1,
+        padded_tokens=1, buckets=(32,), first_sample=0, last_sample=0, hs_queue_depth=0, prefetch_queue_depth=0, tok_per_s=1.0,
+        data_wait_s=0.0, target_s=0.0, drafter_s=0.0, checkpoint_s=0.0,
+    )  # fmt: skip
+
+
+def test_slot_accuracy_weighs_steps_by_their_labels() -> None:
+    found = _slot_accuracy([step(1, (1.0, None), (1, 0)), step(2, (0.0, None), (3, 0))])
+    assert found == (pytest.approx(0.25), None)
+
+
+def test_curves_take_steps_and_measured_evaluations() -> None:
+    stamp = {"run_id": "r", "session_id": "s", "wall_time": 0.0, "seconds": 1.0}
+    records = (
+        step(1),
+        EvalRecord(**stamp, step=1, metrics={"tau": 1.2}),
+        EvalRecord(**stamp, step=2, metrics={"tau": None}),
+        step(2),
+    )
+    curves = _curves(records)
+    assert (curves.steps, curves.loss, curves.eval_steps, curves.eval_tau) == ((1, 2), (1.0, 0.5), (1,), (1.2,))
+
+
+def test_tokens_of_a_round_make_one_block_and_the_prefills_counts_none() -> None:
+    kinds = [("first", 0), ("draft", 1), ("bonus", 1), ("bonus", 2), ("draft", 3)]
+    pieces = tuple(Piece(text=letter, kind=kind, round=number) for letter, (kind, number) in zip("abcde", kinds, strict=True))
+    sample = _sample(DecodedSample(sample_id="x", category="c", prompt="p", tau=1.3, pieces=pieces))
+    assert sample.blocks == ((0, "a"), (2, "bc"), (1, "d"), (1, "e"))
