@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MATRIX_STD = 0.02
 # Excess of the initial loss over ln(V) on random text; real text adds to it, and 0.5 is the limit.
 EXCESS_NATS = 0.1
+# Size of the other captured layers beside the last one, in the context that mode "target" starts from.
+PASSED_SHARE = 0.1
 # Random tokens of the probe, and its anchors.
 PROBE_TOKENS = 96
 PROBE_ANCHORS = (1, 8, 24, 48, 72)
@@ -35,7 +37,7 @@ def initialise(drafter: Drafter, target: "Target", mode: Literal["target", "rand
     ids_1T = torch.randint(0, target.vocab_size, (1, PROBE_TOKENS), generator=generator).to(target.device)
     features_1TF = target.features(ids_1T, drafter.spec.target_layer_ids).float()
     if mode == "target":
-        average_features(drafter, features_1TF)
+        pass_last_feature(drafter, features_1TF)
         copy_layers(drafter, target, source_layers(drafter.spec.num_target_layers, drafter.spec.num_layers))
         final_norm = getattr(target.model.get_decoder(), "norm", None)
         if final_norm is not None:
@@ -53,42 +55,43 @@ def randomise(drafter: Drafter, generator: torch.Generator) -> None:
 
 
 def source_layers(num_target_layers: int, num_layers: int) -> tuple[int, ...]:
-    """Target layers that the drafter's start from: evenly over the second half, the last one included."""
-    first, last = num_target_layers // 2, num_target_layers - 1
-    if num_layers == 1:
-        return (last,)
-    return tuple(round(first + i * (last - first) / (num_layers - 1)) for i in range(num_layers))
+    """Target layers that the drafter's start from: the last ones, in order; where the drafter has more, the first repeats.
+
+    By z-lab's rule the last captured layer is n-3, so the drafter's last two layers read what these layers read in the target.
+    """
+    return tuple(max(0, num_target_layers - num_layers + i) for i in range(num_layers))
 
 
-def average_features(drafter: Drafter, features_1TF: Tensor) -> None:
-    """fc starts as the mean of the captured layers, each brought to the same size.
+def pass_last_feature(drafter: Drafter, features_1TF: Tensor) -> None:
+    """fc starts as the identity on the last captured layer, and weak random on the others.
 
-    Rows grow with depth, so a plain mean would be the last layer. The median over rows ignores the
-    first token, whose activations are a thousand times larger in most models.
+    The copied keys and values were made for that layer's output. The others enter at PASSED_SHARE of its size, so that
+    they can be told apart from the first step on; rows grow with depth, hence the scale. The median over rows ignores
+    the first token, whose activations are a thousand times larger in most models.
     """
     features_TLD = features_1TF[0].unflatten(-1, (len(drafter.spec.target_layer_ids), -1))
     sizes_L = features_TLD.square().mean(dim=-1).sqrt().median(dim=0).values.clamp_min(1e-6)
-    identity_DD = torch.eye(drafter.spec.hidden_size, device=features_1TF.device)
-    drafter.fc.weight.copy_(torch.cat([identity_DD / (len(sizes_L) * size) for size in sizes_L], dim=1))
+    mixed = drafter.fc.weight.unflatten(1, (len(sizes_L), -1))
+    scale_L = PASSED_SHARE / MATRIX_STD / drafter.spec.hidden_size**0.5 * sizes_L[-1] / sizes_L
+    mixed.mul_(scale_L[None, :, None])
+    mixed[:, -1] = torch.eye(drafter.spec.hidden_size, device=features_1TF.device)
 
 
 def copy_layers(drafter: Drafter, target: "Target", sources: tuple[int, ...]) -> None:
     """Start each drafter layer from a target layer, wherever a tensor of the same shape exists there."""
     target_layers = target.model.get_decoder().layers
-    input_scales = []
     for layer, source in zip(drafter.layers, (target_layers[i] for i in sources), strict=True):
         before_mlp = getattr(source, "pre_feedforward_layernorm", None) or source.post_attention_layernorm
         layer.input_layernorm.weight.copy_(norm_scale(source.input_layernorm))
         layer.post_attention_layernorm.weight.copy_(norm_scale(before_mlp))
-        input_scales.append(layer.input_layernorm.weight)
         matrices = _matrices(source)
         for name, weight in matrices.items():
             mine = layer.get_submodule(name).weight
             if mine.shape == weight.shape:
                 mine.copy_(weight)
         _set_head_norms(layer, source)
-    # The context has one norm for all layers in place of each layer's own.
-    drafter.hidden_norm.weight.copy_(torch.stack([scale.abs() for scale in input_scales]).mean(dim=0))
+    # The context has one norm in place of each layer's own; the first source reads the last captured layer, or a layer near it.
+    drafter.hidden_norm.weight.copy_(drafter.layers[0].input_layernorm.weight)
 
 
 def norm_scale(norm: nn.Module) -> Tensor:
