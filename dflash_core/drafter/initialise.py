@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Standard deviation of random matrices: `initializer_range` of Qwen3.
 MATRIX_STD = 0.02
 # Excess of the initial loss over ln(V) on random text; real text adds to it, and 0.5 is the limit.
-EXCESS_NATS = 0.1
+EXCESS_NATS = 0.2
 # Size of the other captured layers beside the last one, in the context that mode "target" starts from.
 PASSED_SHARE = 0.1
 # Random tokens of the probe, and its anchors.

@@ -73,20 +73,25 @@ class Drafter(nn.Module):
         K = block_embeds_BAKD.shape[2]
         last = len(self.layers) - 1
         attend = fast_attention if attention == "fast" else reference_attention
-        dtype = self.norm.weight.dtype
-        context_BTD = self.hidden_norm(self.fc(features_BTF.to(dtype)))
+        context_BTD = self.context(features_BTF)
         positions_BAK = anchors_BA[..., None] + torch.arange(K, device=anchors_BA.device)
         slot_angles = self.rope(positions_BAK)
         context_angles = self.rope(torch.arange(features_BTF.shape[1], device=anchors_BA.device)[None])
         heads_per_key = self.spec.num_heads // self.spec.num_kv_heads
         all_slots = Blocks.plan(anchors_BA, K, heads_per_key)
         label_slots = Blocks.plan(anchors_BA, K, heads_per_key, first_slot=1) if label_slots_only else all_slots
-        x_BAKD = block_embeds_BAKD.to(dtype)
+        x_BAKD = block_embeds_BAKD.to(self.norm.weight.dtype)
         for index, layer in enumerate(self.layers):
             context = layer.self_attn.context(context_BTD, context_angles)
             blocks, first_slot = (label_slots, int(label_slots_only)) if index == last else (all_slots, 0)
             x_BAKD = layer(x_BAKD, context, slot_angles, blocks, first_slot, attend)
         return self.norm(x_BAKD)
+
+    def context(self, features_BTF: Tensor) -> Tensor:
+        """context_BTD = hidden_norm(fc(features)), which every layer's k_proj and v_proj read."""
+        if not torch.is_autocast_enabled(features_BTF.device.type):
+            features_BTF = features_BTF.to(self.fc.weight.dtype)
+        return self.hidden_norm(self.fc(features_BTF), for_linear=True)
 
     def new_cache(self) -> DrafterCache:
         """An empty cache for one sequence."""
@@ -102,16 +107,16 @@ class Drafter(nn.Module):
         Returns:
             hidden_1KD after the final norm; the cache has grown by N rows.
         """
-        dtype, device = self.norm.weight.dtype, new_features_1NF.device
+        device = new_features_1NF.device
         start, num_new = cache.length, new_features_1NF.shape[1]
         anchor = start + num_new
         K = block_embeds_1KD.shape[1]
-        context_1ND = self.hidden_norm(self.fc(new_features_1NF.to(dtype)))
+        context_1ND = self.context(new_features_1NF)
         context_angles = self.rope(torch.arange(start, anchor, device=device)[None])
         slot_angles = self.rope(torch.arange(anchor, anchor + K, device=device)[None, None])
         anchors_11 = torch.full((1, 1), anchor, device=device)
         blocks = Blocks.plan(anchors_11, K, self.spec.num_heads // self.spec.num_kv_heads)
-        x_1AKD = block_embeds_1KD.to(dtype)[:, None]
+        x_1AKD = block_embeds_1KD.to(self.norm.weight.dtype)[:, None]
         for index, layer in enumerate(self.layers):
             context = cache.append(index, *layer.self_attn.context(context_1ND, context_angles))
             x_1AKD = layer(x_1AKD, context, slot_angles, blocks, 0, reference_attention)

@@ -14,9 +14,9 @@ from torch import Tensor
 from dflash_core.drafter.rope import rotate
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Qwen3's RMSNorm: x / sqrt(mean(x^2) + eps) in float32, times weight [N]; dtype by promotion of both."""
-    return _RMSNorm.apply(x, weight, eps)
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+    """Qwen3's RMSNorm: x / sqrt(mean(x^2) + eps) in float32, times weight [N]; as `dtype`, else by promotion of both."""
+    return _RMSNorm.apply(x, weight, eps, dtype or torch.promote_types(x.dtype, weight.dtype))
 
 
 def norm_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
@@ -35,15 +35,17 @@ class _RMSNorm(torch.autograd.Function):
     """y = w n, n = r x, r = (mean(x^2) + eps)^-1/2;  dx = r (w g - n mean(w g n)),  dw = sum(g n)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         x32 = x.float()
         scale = x32.norm(dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         normed = x32 * scale
-        return weight * normed.to(x.dtype) if weight.dtype == x.dtype != torch.float32 else normed.mul_(weight)
+        if weight.dtype == x.dtype != torch.float32:
+            return (weight * normed.to(x.dtype)).to(dtype)
+        return normed.mul_(weight).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight, scale = ctx.saved_tensors
         grad32, weight32 = grad.float(), weight.float()
         normed = x.float() * scale
@@ -51,7 +53,7 @@ class _RMSNorm(torch.autograd.Function):
         grad_weight = products.flatten(0, -2).sum(dim=0)
         mean = (products @ weight32).div_(x.shape[-1])
         grad_x = normed.mul_(mean[..., None].neg()).addcmul_(grad32, weight32).mul_(scale)
-        return grad_x.to(x.dtype), grad_weight.to(weight.dtype), None
+        return grad_x.to(x.dtype), grad_weight.to(weight.dtype), None, None
 
 
 class _Rotate(torch.autograd.Function):

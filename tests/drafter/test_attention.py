@@ -62,7 +62,8 @@ def test_fast_equals_reference(path, case: dict) -> None:
 def test_fast_equals_reference_within_bfloat16(path, case: dict) -> None:
     for ours, reference in zip(run(path, case, torch.bfloat16), run(reference_attention, case, torch.float32), strict=True):
         assert ours.dtype == torch.bfloat16
-        assert (ours - reference).norm() <= 0.03 * reference.norm() + 1e-2  # 2^-8 is a rounding of bfloat16
+        # A rounding of bfloat16 is 2^-8 of a value near 1; a gradient that cancels to 0 keeps an error of that size.
+        assert (ours - reference).norm() <= 0.03 * reference.norm() + 0.01 * ours.numel() ** 0.5
 
 
 def test_visibility_written_out() -> None:
