@@ -4,6 +4,7 @@ The choice is a pure function of the dataset: every evaluation of a run, and of 
 measures the same prompts, so two acceptance lengths can be compared.
 """
 
+import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -24,7 +25,10 @@ class HeldoutPrompt:
 
 
 def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
-    """At most `count` prompts: one of each category in turn (alphabetical), each category in the dataset's order.
+    """At most `count` prompts: one of each category in turn (alphabetical), each category in the order of its ids' digests.
+
+    Files are seldom in random order: in the shipped one, every category's hand-written prompts come first, which are harder
+    than the rest, and the first 48 of 320 gave 1.45 where all gave 1.55.
 
     Raises:
         DataError: the split is empty, or not one of its rows has a prompt before its answer.
@@ -42,6 +46,8 @@ def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
         raise DataError(
             f"0 of {len(heldout)} held-out rows have a prompt before an answer, expected at least 1. Check the conversations."
         )
+    for queue in queues.values():
+        queue.sort(key=lambda prompt: hashlib.sha256(prompt.sample_id.encode()).digest())
     longest = max(map(len, queues.values()))
     dealt = [queues[name][turn] for turn in range(longest) for name in sorted(queues) if turn < len(queues[name])]
     return tuple(dealt[:count])

@@ -152,6 +152,9 @@ def test_prompts_are_dealt_over_categories_in_a_stable_order(world: SimpleNamesp
     chosen = choose_prompts(heldout, 5)
     assert [prompt.category for prompt in chosen] == ["code", "list", "story", "code", "list"]
     assert chosen == choose_prompts(heldout, 100)[:5]
+    by_file = [heldout.sample(row).sample_id for row in range(len(heldout)) if heldout.sample(row).category == "code"]
+    by_choice = [prompt.sample_id for prompt in choose_prompts(heldout, 1000) if prompt.category == "code"]
+    assert sorted(by_choice) == sorted(by_file) and by_choice != by_file  # files are ordered by what wrote them
     with pytest.raises(DataError, match="0 rows"):
         choose_prompts([], 5)
 
