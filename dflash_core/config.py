@@ -18,9 +18,9 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Section(BaseModel):
-    """Base of every section: immutable, and a misspelt key is an error."""
+    """Base of every section: immutable; a misspelt key is an error, and so is .inf, which state.json couldn't hold."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TargetConfig(Section):
@@ -101,7 +101,7 @@ class FeatureNoiseConfig(Section):
 class TrainingConfig(Section):
     """Optimizer, schedule, precision and length of the run."""
 
-    seed: int = Field(0, description="Seed of data order, anchors, noise and random initialisation.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Seed of data order, anchors, noise and random initialisation.")
     epochs: PositiveInt = Field(6, description="Passes over the training split.")
     max_steps: PositiveInt | None = Field(None, description="Stop (and plan the schedule) after this many optimizer steps.")
     num_anchors: PositiveInt = Field(512, description="Most anchors drawn in one sequence.")
