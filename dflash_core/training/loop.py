@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from dflash_core.config import Config
-from dflash_core.errors import Stopped
+from dflash_core.errors import DataError, Stopped
 from dflash_core.training.batches import StepBatch
 from dflash_core.training.progress import ProgressLine
 from dflash_core.training.records import CheckpointRecord, EvalRecord, LogWriter, StepRecord, StopRecord
@@ -102,7 +103,8 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                     )
     except Exception as error:
         reason = "signal" if isinstance(error, Stopped) else "error"
-        run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
+        with suppress(DataError):  # a full disk may be what stopped the run; its own message counts
+            run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
         raise
     run.log.append(StopRecord(**run.log.stamp(position.step), reason="finished", message=""))
     return position

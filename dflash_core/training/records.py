@@ -162,14 +162,17 @@ class LogWriter:
     by the kill gets its newline, so that the next record starts clean.
 
     Raises:
-        ConfigError: another process holds the lock.
+        ConfigError: another process holds the lock, or the file can't be made.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.run_id = uuid.uuid4().hex[:12]
         self.session_id = uuid.uuid4().hex[:12]
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigError(f"{path} can't be opened: {error.strerror}; a run writes its log there. Correct it.") from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -190,13 +193,20 @@ class LogWriter:
         return {"run_id": self.run_id, "session_id": self.session_id, "step": step, "wall_time": time.time()}
 
     def append(self, record: Record) -> None:
-        """Write one line with one system call; a durable one (not a step) is also synced to disk."""
+        """Write one line with one system call; a durable one (not a step) is also synced to disk.
+
+        Raises:
+            DataError: the file system refused, or took a part of the line; the reader drops that as torn.
+        """
         line = to_line(record)
-        written = os.write(self._fd, line)
-        if written != len(line):  # a full disk writes short; the reader would see a torn line
+        try:
+            written = os.write(self._fd, line)
+            if written == len(line) and record.kind != "step":
+                os.fsync(self._fd)
+        except OSError as error:
+            raise DataError(f"the log can't be written: {error.strerror}. Free space or correct permissions, then resume.") from None
+        if written != len(line):
             raise DataError(f"the log took {written} of {len(line)} bytes of a record; is the disk full? Free space and resume.")
-        if record.kind != "step":
-            os.fsync(self._fd)
 
     def close(self) -> None:
         """Release the lock."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dflash_core.errors import ConfigError, DataError
+from dflash_core.training import records as records_module
 from dflash_core.training.log_reader import read_log
 from dflash_core.training.records import (
     RECORD_TYPES,
@@ -121,6 +122,25 @@ def test_an_unknown_kind_or_field_is_an_error(tmp_path: Path, line: str) -> None
     (tmp_path / "log").write_text(line + "\n")
     with pytest.raises(DataError, match="line 1"):
         read_log(tmp_path / "log")
+
+
+@pytest.mark.parametrize("written", [7, OSError(28, "No space left on device")])
+def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int | OSError) -> None:
+    def write(_fd: int, _line: bytes) -> int:
+        if isinstance(written, OSError):
+            raise written
+        return written
+
+    with LogWriter(tmp_path / "log") as log:
+        monkeypatch.setattr(records_module.os, "write", write)
+        with pytest.raises(DataError, match="disk full|No space left.*resume"):
+            log.append(start(log))
+
+
+def test_a_log_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where a directory should be")
+    with pytest.raises(ConfigError, match="runs/demo/train_log.jsonl can't be opened"):
+        LogWriter(tmp_path / "runs" / "demo" / "train_log.jsonl")
 
 
 def _open_in_another_process(path: Path, answer: "multiprocessing.Queue[str]") -> None:
