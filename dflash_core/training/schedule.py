@@ -25,14 +25,19 @@ def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
         progress = (step - warmup) / (total_steps - warmup)
         share = 0.5 * (1.0 + math.cos(math.pi * progress))
     else:
-        decay = math.ceil(config.decay_ratio * total_steps)
+        decay = _steps_of(config.decay_ratio, total_steps)
         share = min(1.0, (total_steps - step) / decay) if decay else 1.0
     return config.learning_rate * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * share)
 
 
 def warmup_steps(total_steps: int, warmup_ratio: float) -> int:
     """Steps of the linear warm-up; the last of them runs at the peak."""
-    return math.ceil(warmup_ratio * total_steps)
+    return _steps_of(warmup_ratio, total_steps)
+
+
+def _steps_of(ratio: float, total_steps: int) -> int:
+    """The share rounded up; 0.07 * 100 is 7.000000000000001 in binary, and means 7."""
+    return math.ceil(ratio * total_steps - 1e-9)
 
 
 def noise_std(step: int, config: FeatureNoiseConfig) -> float:

@@ -32,6 +32,12 @@ def test_wsd_stays_at_the_peak_until_its_decay() -> None:
     assert found[80] == pytest.approx(1e-3 * 19 / 20) and found[89] == pytest.approx(5e-4) and found[-1] == 0.0
 
 
+def test_phases_have_the_steps_that_their_ratios_say() -> None:
+    """0.07 * 100 and 0.14 * 50 exceed 7 by a bit in binary; the warm-up and the decay are 7 steps all the same."""
+    assert rates(100, warmup_ratio=0.07)[6] == 1e-3
+    assert rates(50, schedule="wsd", warmup_ratio=0.0, decay_ratio=0.14)[42:44] == pytest.approx([1e-3, 1e-3 * 6 / 7])
+
+
 def test_constant_stays_after_the_warmup() -> None:
     assert rates(50, schedule="constant", warmup_ratio=0.1)[5:] == [1e-3] * 45
 
