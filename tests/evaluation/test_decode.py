@@ -70,7 +70,8 @@ def test_stop_token_inside_a_block_ends_the_answer_and_counts_what_was_committed
     text = oracle_text(llama, prompt, 60)
     answer = text[len(prompt) :]
     drafter = lab.OracleDrafter(llama, text, lambda anchor: None)
-    ends = [i for i in range(len(answer)) if answer[i] not in answer[:i]]  # first occurrence of each token
+    # First occurrences of tokens, two blocks of them: each slot of a block ends an answer.
+    ends = [i for i in range(2 * lab.BLOCK + 1) if answer[i] not in answer[:i]]
     for end in ends:
         decoded = speculative_greedy(llama, drafter, prompt, 60, {answer[end]})
         assert list(decoded.tokens) == answer[: end + 1] == list(target_greedy(llama, prompt, 60, {answer[end]}).tokens)
