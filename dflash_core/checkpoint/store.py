@@ -15,7 +15,7 @@ import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +36,7 @@ WEIGHTS, MOMENTS, STATE, MANIFEST, STATUS = (
 )
 Status = Literal["committed", "proven", "rejected"]
 _COMMITTED_NAME = re.compile(r"step-(\d{8,})")
+_REMAINS_NAME = re.compile(r"step-\d{8,}\.(tmp|replaced|deleted)-[0-9a-f]{8}")  # nothing else is ours to delete
 _CHUNK_BYTES = 8 << 20
 
 
@@ -67,10 +68,11 @@ class Committed:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The newest good checkpoint, and why newer ones were passed over."""
+    """The newest good checkpoint, the names of newer ones that were passed over, and why each was."""
 
     committed: Committed
     contents: Contents
+    passed_over: tuple[str, ...]
     skipped: tuple[str, ...]
 
 
@@ -96,10 +98,11 @@ class CheckpointStore:
                 final.rename(self.root / f"{final.name}.replaced-{uuid.uuid4().hex[:8]}")
             temporary.rename(final)
             _sync(self.root)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # safetensors reports a full disk by its own error, which is no OSError
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
-                f"checkpoint {final} can't be written: {error.strerror or error}. Earlier ones are untouched."
+                f"checkpoint {final} can't be written: {getattr(error, 'strerror', None) or error}. Earlier ones are untouched. "
+                "Free space or correct permissions, then resume."
             ) from None
         return _committed(final, manifest)
 
@@ -120,13 +123,14 @@ class CheckpointStore:
             CheckpointError: there are checkpoints and not one is good.
         """
         skipped: list[str] = []
-        for name in reversed(self.names()):
+        names = self.names()[::-1]
+        for name in names:
             try:
                 committed, contents = self.load(name, (logged_digests or {}).get(name))
             except CheckpointError as error:
                 skipped.append(str(error))
                 continue
-            return Loaded(committed, contents, tuple(skipped))
+            return Loaded(committed, contents, names[: len(skipped)], tuple(skipped))
         if skipped:
             raise CheckpointError(
                 f"none of {len(skipped)} checkpoints in {self.root} is good: {' '.join(skipped)} Restore one, or start a new run."
@@ -155,20 +159,22 @@ class CheckpointStore:
                 )
         return _committed(path, manifest), Contents(manifest["step"], weights, moments, state)
 
-    def prune(self, keep_last: int, keep_every: int | None) -> tuple[str, ...]:
+    def prune(self, keep_last: int, keep_every: int | None, passed_over: Collection[str] = ()) -> tuple[str, ...]:
         """Delete what retention doesn't keep, and what killed sessions left; call after a commit only. Returns the deleted names.
 
         Kept: the newest `keep_last` that aren't rejected, each whose step is a multiple of `keep_every`, the newest proven.
+        Never kept: `passed_over`, which a resume walked back from. They are newer than the step that it went on from, and
+        would push the good ones out of the newest `keep_last`.
         """
-        names = self.names()
+        names = [name for name in self.names() if name not in passed_over]
         statuses = {name: read_status(self.root / name) for name in names}
         keep = set([name for name in names if statuses[name] != "rejected"][-keep_last:])
         keep |= set([name for name in names if statuses[name] == "proven"][-1:])
         keep |= {name for name in names if keep_every and int(name.removeprefix("step-")) % keep_every == 0}
-        doomed = [name for name in names if name not in keep]
+        doomed = [name for name in self.names() if name not in keep]
         for name in doomed:  # renamed first: a kill in the middle of a deletion must not leave half a checkpoint under its name
             (self.root / name).rename(self.root / f"{name}.deleted-{uuid.uuid4().hex[:8]}")
-        for path in self.root.glob("step-*.*-*"):
+        for path in [path for path in self.root.iterdir() if _REMAINS_NAME.fullmatch(path.name)]:
             shutil.rmtree(path, ignore_errors=True)
         return tuple(doomed)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from dflash_core.checkpoint import store as store_module
 from dflash_core.checkpoint.store import MANIFEST, MOMENTS, STATE, STATUS, WEIGHTS, CheckpointStore, Contents, tensors_digest
@@ -112,14 +113,25 @@ def test_a_rejected_checkpoint_is_passed_over(store: CheckpointStore) -> None:
     assert loaded is not None and loaded.committed.step == 1 and "rejected" in loaded.skipped[0]
 
 
-@pytest.mark.parametrize("call", ["save_file", "_write_json", "_sync", "_size_and_crc"])
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        ("save_file", SafetensorError("Error while serializing: I/O error: No space left on device")),
+        ("_write_json", FULL),
+        ("_sync", FULL),
+        ("_size_and_crc", FULL),
+    ],
+)
 def test_a_failed_save_leaves_no_checkpoint_and_keeps_the_last(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, call: str
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, call: str, fault: Exception
 ) -> None:
     store.save(contents(1))
 
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise fault
 
     monkeypatch.setattr(store_module, call, full)
     with pytest.raises(CheckpointError, match="No space left"):
@@ -162,6 +174,27 @@ def test_retention_keeps_last_every_and_proven(store: CheckpointStore) -> None:
     store.prune(keep_last=2, keep_every=4)
     assert store.names() == ("step-00000003", "step-00000004", "step-00000008", "step-00000010")
     assert len(list(store.root.iterdir())) == 4, "temporary directories of killed sessions go too"
+
+
+def test_damaged_newer_checkpoints_do_not_push_the_good_ones_out(store: CheckpointStore) -> None:
+    """A resume walked back from steps 3 and 4; the step after it is the only good one beside the one it went on from."""
+    for step in (1, 3, 4):
+        store.save(contents(step))
+    for step in (3, 4):
+        flip_bit(store.root / f"step-0000000{step}" / WEIGHTS)
+    passed_over = store.load_newest().passed_over
+    assert passed_over == ("step-00000004", "step-00000003")
+    store.save(contents(2))
+    store.prune(keep_last=2, keep_every=4, passed_over=passed_over)
+    assert store.names() == ("step-00000001", "step-00000002") and store.load_newest().committed.step == 2
+
+
+def test_only_its_own_remains_are_deleted(store: CheckpointStore) -> None:
+    copy = store.root / "step-00000001.before-the-fix"
+    copy.mkdir(parents=True)
+    store.save(contents(1))
+    store.prune(keep_last=2, keep_every=None)
+    assert copy.is_dir()
 
 
 def test_a_kill_during_deletion_leaves_no_half_checkpoint_under_its_name(
