@@ -8,6 +8,7 @@ draws from them today: a later part that does must not break the resume silently
 import base64
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,8 @@ def restore(contents: Contents, drafter: nn.Module, optimizer: torch.optim.Optim
     _restore_generators(contents.state["generators"])
 
 
-def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse to continue a run whose target, tokenizer, data, plan or settings are not the ones it was begun with.
+def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any], run_dir: Path) -> None:
+    """Refuse to continue the run in `run_dir` if its target, tokenizer, data, plan or settings are not those it was begun with.
 
     Raises:
         IdentityError: the first differing field, with both values.
@@ -77,8 +78,8 @@ def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None
         key = differing[0]
         more = f" (and {len(differing) - 1} more: {', '.join(differing[1:4])})" if len(differing) > 1 else ""
         raise IdentityError(
-            f"the checkpoint was made with {key} = {flat_saved.get(key)!r}, this run has {flat_current.get(key)!r}{more}. "
-            "Set it back to resume, or give the run another name to start anew."
+            f"The run in {run_dir} was begun with {key} = {flat_saved.get(key)!r}; the configuration now has "
+            f"{flat_current.get(key)!r}{more}. Set it back to resume, or start anew: set `run` to another name, or remove {run_dir}."
         )
 
 

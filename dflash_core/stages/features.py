@@ -3,6 +3,7 @@
 import json
 
 from dflash_core.config import Config
+from dflash_core.data.directory import replaced_directory
 from dflash_core.stages import layout
 from dflash_core.target.feature_cache import build_feature_cache
 
@@ -13,9 +14,9 @@ def run(config: Config) -> str:
     Where the target runs in the loop there is nothing to cache, and a note says so: the chain of stages stays the same.
     """
     if config.training.feature_source == "online":
-        layout.FEATURES.mkdir(parents=True, exist_ok=True)
         note = {"feature_source": "online", "shards": []}
-        (layout.FEATURES / "manifest.json").write_text(json.dumps(note) + "\n", encoding="utf-8")
+        with replaced_directory(layout.FEATURES) as directory:  # shards of an earlier cache go: without their manifest they are waste
+            (directory / "manifest.json").write_text(json.dumps(note) + "\n", encoding="utf-8")
         return "no features cached: training.feature_source is online"
     build_feature_cache(config, layout.FEATURES)
     size = sum(path.stat().st_size for path in layout.FEATURES.rglob("*") if path.is_file())

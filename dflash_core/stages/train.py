@@ -55,10 +55,14 @@ def train(
     make_repeatable(config.training.deterministic, config.training.seed)
     inputs = open_inputs(config, workdir)
     optimizer = make_optimizer(inputs.trainee.drafter, config.training)
-    evaluate = make_evaluate(inputs) if make_evaluate is not None and config.checkpoint.evaluate else None
     with LogWriter(directory.log_path) as log:
         prior = find_prior_run(directory, resume)
-        position = _begin_or_continue(config, inputs, optimizer, prior)
+        if prior is not None:
+            check_identity(prior.identity, inputs.identity, directory.path)
+        # After the check, since building it can take minutes; before the state is put back, since it may draw random numbers.
+        measured = make_evaluate is not None and config.checkpoint.evaluate and not (prior is not None and prior.finished)
+        evaluate = make_evaluate(inputs) if measured else None
+        position = _begin_or_continue(inputs, optimizer, prior)
         if prior is not None and prior.finished:
             return _outcome(prior.run_id, position, directory.store)
         _log_session(config, inputs, prior, position, log)
@@ -66,12 +70,9 @@ def train(
         return _outcome(log.run_id, position, directory.store)
 
 
-def _begin_or_continue(config: Config, inputs: Inputs, optimizer: torch.optim.Optimizer, prior: PriorRun | None) -> Position:
-    """Put back the state of the newest good checkpoint, if there is one, after checking that it belongs to these inputs."""
-    if prior is None:
-        return Position(0, 0)
-    check_identity(prior.identity, inputs.identity)
-    if prior.loaded is None:
+def _begin_or_continue(inputs: Inputs, optimizer: torch.optim.Optimizer, prior: PriorRun | None) -> Position:
+    """Put back the state of the newest good checkpoint, if there is one."""
+    if prior is None or prior.loaded is None:
         return Position(0, 0)
     restore(prior.loaded.contents, inputs.trainee.drafter, optimizer)
     state = prior.loaded.contents.state
@@ -109,13 +110,15 @@ def _train(
 ) -> Position:
     steps = total_steps(inputs.plan, config)
     drafter = inputs.trainee.drafter
+    passed_over = set(prior.loaded.passed_over if prior and prior.loaded else ())
 
     def save(at: Position) -> Committed:
         contents = take_snapshot(
             drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity=inputs.identity
         )
         committed = store.save(contents)
-        store.prune(config.checkpoint.keep_last, config.checkpoint.keep_every)
+        passed_over.discard(committed.name)  # it took the place of one
+        store.prune(config.checkpoint.keep_last, config.checkpoint.keep_every, passed_over)
         return committed
 
     def measure(step: int) -> Mapping[str, float | None]:

@@ -24,7 +24,7 @@ from dflash_core.target.self_check import self_check
 from dflash_core.training.batches import FeatureSource
 from dflash_core.training.step import Trainee
 
-_CHECKED_TOKENS = 64  # of one real row: enough for the self-check, and a fraction of a second for it
+_CHECKED_TOKENS = 64  # of the longest row, since the first may have three: enough for the self-check, and a fraction of a second for it
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ def open_inputs(config: Config, workdir: Path) -> Inputs:
     plan = open_plan(config, dataset, workdir / layout.PLAN)
     target = Target.load(config.target)
     spec = make_spec(config, target, dataset)
-    self_check(target, spec.target_layer_ids, torch.from_numpy(dataset.sample(0).input_ids[:_CHECKED_TOKENS].astype("int64")))
+    longest = dataset.sample(int(dataset.lengths.argmax())).input_ids
+    self_check(target, spec.target_layer_ids, torch.from_numpy(longest[:_CHECKED_TOKENS].astype("int64")))
     drafter = Drafter(spec).to(target.device)
     initialise(drafter, target, config.drafter.init, config.training.seed)
     trainee = Trainee(
@@ -79,6 +80,7 @@ def _feature_source(config: Config, workdir: Path, target: Target, dataset: Data
             layer_ids=layer_ids,
             dtype=config.target.dtype,
             dataset=manifest.digest,
+            bucket_multiple=config.bucket.multiple,
         )
         return lambda rows, input_ids_BT: cache.get(rows, input_ids_BT.shape[1])
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dflash_core.config import Config
@@ -140,11 +141,15 @@ def _write_shard(
         pieces += [features_BTF[slot, :length] for slot, length in enumerate(lengths)]
         progress.add(sum(lengths))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    safetensors.torch.save_file({"features_PF": torch.cat(pieces)}, temporary)
-    temporary.chmod(0o644)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        safetensors.torch.save_file({"features_PF": torch.cat(pieces)}, temporary)
+        temporary.chmod(0o644)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk by its own error, which is no OSError
+        temporary.unlink(missing_ok=True)
+        raise DataError(f"{path} can't be written: {error}. Free space or correct permissions; finished shards are kept.") from None
 
 
 def _is_complete(out_dir: Path, identity: FeatureIdentity) -> bool:

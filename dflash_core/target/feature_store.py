@@ -111,6 +111,7 @@ class FeatureCache:
         layer_ids: Sequence[int] | None = None,
         dtype: str | None = None,
         dataset: str | None = None,
+        bucket_multiple: int | None = None,
     ) -> "FeatureCache":
         """Open a directory of stage `features`; what is given must agree with its manifest.
 
@@ -120,14 +121,18 @@ class FeatureCache:
             layer_ids: The drafter's target_layer_ids.
             dtype: target.dtype of the run.
             dataset: Digest of the prepared dataset's manifest.
+            bucket_multiple: bucket.multiple of the run, without which a resume after a rebuild would not be bit-identical.
 
         Raises:
             DataError: no manifest, or a shard that is missing or has another size.
-            IdentityError: features of another target, dtype, dataset or other layers.
+            IdentityError: features of another target, dtype, dataset, bucket width or other layers.
         """
         directory = Path(directory)
         manifest = FeatureManifest.read(directory / MANIFEST)
-        wanted = {"target": target, "layer_ids": None if layer_ids is None else tuple(layer_ids), "dtype": dtype, "dataset": dataset}
+        wanted = {
+            "target": target, "layer_ids": None if layer_ids is None else tuple(layer_ids), "dtype": dtype, "dataset": dataset,
+            "bucket_multiple": bucket_multiple,
+        }  # fmt: skip
         check_identity(manifest.identity, wanted, directory)
         check_sizes(directory, manifest.shards)
         return cls(directory, manifest)
@@ -172,7 +177,10 @@ def check_sizes(directory: Path, shards: Sequence[ShardInfo]) -> None:
 
 
 def _words(identity: FeatureIdentity) -> str:
-    return f"target {_short(identity.target)} layers {identity.layer_ids} dtype {identity.dtype} dataset {_short(identity.dataset)}"
+    return (
+        f"target {_short(identity.target)} layers {identity.layer_ids} dtype {identity.dtype} dataset {_short(identity.dataset)} "
+        f"bucket multiple {identity.bucket_multiple}"
+    )
 
 
 def _short(value: object) -> str:

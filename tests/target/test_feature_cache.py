@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from dflash_core.config import Config, TargetConfig, parse_config
 from dflash_core.data.dataset import Dataset
@@ -124,6 +125,7 @@ def test_what_it_was_made_for_is_verified(config: Config, build: Path) -> None:
         ({"target": "0" * 64}, "wants target 000000000000"),
         ({"dtype": "bfloat16"}, "dtype float32 .*wants dtype bfloat16"),
         ({"dataset": "f" * 64}, "wants dataset ffffffffffff"),
+        ({"bucket_multiple": 32}, "bucket multiple 16; .*wants bucket multiple 32"),
     ):
         with pytest.raises(IdentityError, match=words):
             FeatureCache.open(build / "features", **wanted)
@@ -148,6 +150,15 @@ def test_a_full_disk_is_seen_before_the_target_is_loaded(config: Config, build: 
     monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda _path: usage(10, 9, 1))
     monkeypatch.setattr(feature_cache.Target, "load", lambda _config: pytest.fail("loaded"))
     with pytest.raises(DataError, match="features need .* GB in .*, 0.00 GB are free"):
+        build_feature_cache(config, build / "features")
+
+
+def test_a_disk_that_fills_up_is_one_sentence(config: Config, build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setattr(feature_cache.safetensors.torch, "save_file", full)
+    with pytest.raises(DataError, match="shard-00000.safetensors can't be written: .*No space left"):
         build_feature_cache(config, build / "features")
 
 

@@ -1,9 +1,12 @@
 """A world small enough to train in milliseconds: a table for a target, rows in memory, the real drafter and plan."""
 
+import importlib.util
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -121,6 +124,17 @@ def world() -> Callable[..., World]:
 @pytest.fixture
 def unsupervised() -> Callable[..., World]:
     return without_supervision
+
+
+@pytest.fixture(scope="session")
+def kill_campaign() -> ModuleType:
+    """benchmarks/kill_campaign.py, which is no package."""
+    path = Path(__file__).parents[2] / "benchmarks" / "kill_campaign.py"
+    spec = importlib.util.spec_from_file_location("kill_campaign", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """A run killed with SIGKILL, once in a save and once in a step, ends with the uninterrupted run's weights."""
 
-import importlib.util
 import multiprocessing
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -33,17 +31,8 @@ def _train(workspace: Path) -> None:
     train(load_config(workspace / "params.yaml"), workspace, resume="auto")
 
 
-def load_campaign() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "kill_campaign.py"
-    spec = importlib.util.spec_from_file_location("kill_campaign", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_killed_run_ends_bit_identical(tmp_path: Path) -> None:
-    result = load_campaign().campaign(tmp_path, num_kills=2, seed=1, num_steps=12, start=Forked)
+def test_a_killed_run_ends_bit_identical(kill_campaign: ModuleType, tmp_path: Path) -> None:
+    result = kill_campaign.campaign(tmp_path, num_kills=2, seed=1, num_steps=12, start=Forked)
     assert result["identical"], result
     assert [kill["aim"] for kill in result["kills"]] == ["save", "step"]
     assert all(kill["logged_step"] >= wanted for kill, wanted in zip(result["kills"], (4, 8), strict=True))

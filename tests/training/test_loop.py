@@ -151,11 +151,11 @@ def test_a_checkpoint_of_another_shape_is_refused(world: Callable) -> None:
 
 def test_identity_names_the_field_and_both_values() -> None:
     saved = {"target": "a1", "training": {"learning_rate": 6e-4, "betas": [0.9, 0.95]}}
-    check_identity(saved, {"target": "a1", "training": {"learning_rate": 6e-4, "betas": (0.9, 0.95)}})
-    with pytest.raises(IdentityError, match=r"training\.learning_rate = 0\.0006, this run has 0\.001"):
-        check_identity(saved, {"target": "a1", "training": {"learning_rate": 1e-3, "betas": [0.9, 0.95]}})
-    with pytest.raises(IdentityError, match=r"dataset = None, this run has 'd'"):
-        check_identity(saved, saved | {"dataset": "d"})
+    check_identity(saved, {"target": "a1", "training": {"learning_rate": 6e-4, "betas": (0.9, 0.95)}}, Path("runs/a"))
+    with pytest.raises(IdentityError, match=r"runs/a .*training\.learning_rate = 0\.0006; .* now has 0\.001.*set `run` to another name, or remove runs/a"):
+        check_identity(saved, {"target": "a1", "training": {"learning_rate": 1e-3, "betas": [0.9, 0.95]}}, Path("runs/a"))
+    with pytest.raises(IdentityError, match=r"dataset = None; .* now has 'd'"):
+        check_identity(saved, saved | {"dataset": "d"}, Path("runs/a"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,0 +1,70 @@
+"""Stage train on a tiny workspace: what it refuses and how, and which checkpoints it leaves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from dflash_core.checkpoint.resume import RunDirectory
+from dflash_core.checkpoint.store import WEIGHTS
+from dflash_core.config import Config, load_config
+from dflash_core.errors import DataError, IdentityError
+from dflash_core.stages import features, layout, train_inputs
+from dflash_core.stages.train import train
+
+
+@pytest.fixture(scope="module")
+def workspace(kill_campaign: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared data and plan of nine steps; every test trains under a run name of its own."""
+    return kill_campaign.make_workspace(tmp_path_factory.mktemp("train") / "workspace", 9)
+
+
+def configure(workspace: Path, run: str, **sections: Mapping[str, object]) -> Config:
+    tree = load_config(workspace / "params.yaml").model_dump() | {"run": run}
+    return Config.model_validate({key: value | dict(sections.get(key, {})) if key in sections else value for key, value in tree.items()})
+
+
+def test_changed_settings_say_what_to_do_before_anything_long_begins(workspace: Path) -> None:
+    train(configure(workspace, "changed", training={"max_steps": 2}), workspace, resume="auto")
+    changed = configure(workspace, "changed", training={"max_steps": 3}, checkpoint={"evaluate": True})
+    with pytest.raises(IdentityError, match=r"training.max_steps = 2; .* now has 3.*`run` to another name, or remove .*runs/changed\."):
+        train(changed, workspace, resume="auto", make_evaluate=lambda _inputs: pytest.fail("built"))
+
+
+def test_a_resume_past_damaged_checkpoints_keeps_the_good_ones(workspace: Path) -> None:
+    store = RunDirectory(workspace / "runs" / "damaged").store
+    train(configure(workspace, "damaged", checkpoint={"every": 3, "keep_last": 3}), workspace, resume="auto")
+    assert store.names() == ("step-00000003", "step-00000006", "step-00000009")
+    for name in store.names()[1:]:
+        (store.root / name / WEIGHTS).write_bytes(b"")
+    seen = []
+    config = configure(workspace, "damaged", checkpoint={"every": 1, "keep_last": 2, "evaluate": True})
+    train(config, workspace, resume="auto", make_evaluate=lambda _inputs: lambda _drafter, _step: seen.append(store.names()) or {})
+    # step 3 is measured before anything is saved; with the save of step 4 the damaged ones go, and 3 stays
+    assert [len(names) for names in seen[:2]] == [3, 2] and seen[1] == ("step-00000003", "step-00000004")
+    assert store.names() == ("step-00000008", "step-00000009") and store.load_newest().skipped == ()
+
+
+def test_the_self_check_reads_the_longest_row(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(train_inputs, "self_check", lambda _target, _layers, ids: seen.append(ids))
+    inputs = train_inputs.open_inputs(configure(workspace, "checked"), workspace)
+    longest = int(np.argmax(inputs.dataset.lengths))
+    assert longest > 0 and seen[0].tolist() == inputs.dataset.sample(longest).input_ids[:64].tolist()
+
+
+def test_features_must_be_there_whole_and_for_this_run(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
+    cached = configure(workspace, "cached", training={"feature_source": "cached"})
+    with pytest.raises(DataError, match="manifest.json is missing.*stage features"):
+        train_inputs.open_inputs(cached, workspace)
+    features.run(cached)
+    train_inputs.open_inputs(cached, workspace)
+    with pytest.raises(IdentityError, match="wants layer ids.*Re-run stage features"):
+        train_inputs.open_inputs(configure(workspace, "cached", training={"feature_source": "cached"}, drafter={"num_features": 1}), workspace)
+    features.run(configure(workspace, "online"))
+    assert [path.name for path in layout.FEATURES.iterdir()] == ["manifest.json"], "the shards of no use are gone"
+    with pytest.raises(DataError, match="expected dflash-features.*Re-run stage features"):
+        train_inputs.open_inputs(cached, workspace)
