@@ -16,6 +16,7 @@ class GenerationSettings:
     """All that decides the answers, besides the prompts themselves."""
 
     target_identity: str
+    tokenizer_identity: str  # its template decides the prompts, its special tokens where an answer ends
     dtype: str
     batch_size: int
     prompt_multiple: int

@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from dflash_core.target.batches import Batch, GenerationSettings
 from dflash_core.target.greedy import greedy_batch
+from dflash_core.target.orphan import exit_with_parent
 from dflash_core.target.prompts import Prompt
 
 
@@ -49,9 +50,12 @@ def generate_parts(
 
 def _watch(processes: Sequence[BaseProcess], paths: Sequence[Path], started: float) -> None:
     """Return when all have ended well, showing each batch that appears; raise at the first that fails."""
-    shown = 0
-    while any(process.is_alive() for process in processes):
-        multiprocessing.connection.wait([process.sentinel for process in processes if process.is_alive()], timeout=2.0)
+    shown, running = 0, True
+    while running:  # once more after the last has ended, whose exit code would else not be looked at
+        sentinels = [process.sentinel for process in processes if process.is_alive()]
+        running = bool(sentinels)
+        if running:
+            multiprocessing.connection.wait(sentinels, timeout=2.0)
         done = [path for path in paths if path.exists()]
         if len(done) > shown:
             shown = len(done)
@@ -64,10 +68,9 @@ def _watch(processes: Sequence[BaseProcess], paths: Sequence[Path], started: flo
 def _worker(
     batches: Sequence[Batch], settings: GenerationSettings, tokenizer: PreTrainedTokenizerBase, target_dir: Path, parts_dir: Path
 ) -> None:
-    parent = os.getppid()
+    exit_with_parent()  # a batch takes minutes: an orphan must not go on using the machine to the end of it
     for _ in _compute(batches, settings, tokenizer, target_dir, parts_dir):
-        if os.getppid() != parent:
-            return  # the stage was killed; an orphan must not go on using the machine
+        pass
 
 
 def _compute(

@@ -18,7 +18,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from dflash_core.data.identity import file_digest, target_identity
+from dflash_core.data.identity import file_digest, target_identity, tokenizer_identity
 from dflash_core.errors import DataError
 from dflash_core.target.batches import PROMPT_MULTIPLE, Batch, GenerationSettings, plan_batches
 from dflash_core.target.directory import read_target_config
@@ -56,7 +56,7 @@ def regenerate(
         The manifest.
 
     Raises:
-        ConfigError: the target's directory, see `read_target_config`.
+        ConfigError: the target's directory, see `read_target_config`, or one without a tokenizer.
         DataError: prompts that can't be read or are too long, a target without a chat template, an option out of range.
     """
     if min(batch_size, max_new_tokens, workers) < 1 or dtype not in ("bfloat16", "float32"):
@@ -67,8 +67,9 @@ def regenerate(
     config = read_target_config(target_dir).get_text_config(decoder=True)
     prompts = list(read_prompts(prompts_path))[:limit]
     settings = GenerationSettings(
-        target_identity=target_identity(target_dir), dtype=dtype, batch_size=batch_size, prompt_multiple=PROMPT_MULTIPLE,
-        max_new_tokens=max_new_tokens, torch=torch.__version__, transformers=transformers.__version__,
+        target_identity=target_identity(target_dir), tokenizer_identity=tokenizer_identity(target_dir), dtype=dtype,
+        batch_size=batch_size, prompt_multiple=PROMPT_MULTIPLE, max_new_tokens=max_new_tokens, torch=torch.__version__,
+        transformers=transformers.__version__,
     )  # fmt: skip
     origin = {"settings": asdict(settings), "prompts_sha256": file_digest(prompts_path), "rows": len(prompts)}
     finished = _finished_manifest(out_path, origin)
@@ -85,7 +86,7 @@ def regenerate(
         generate_parts(missing, settings, tokenizer, target_dir, parts_dir, workers)
     answers = [row for batch in batches for row in read_part(parts_dir / batch.file_name(settings))]
     manifest = _write_result(out_path, prompts, answers, origin)
-    shutil.rmtree(parts_dir, ignore_errors=True)  # a worker orphaned by a kill may still be writing there
+    shutil.rmtree(parts_dir, ignore_errors=True)  # a worker orphaned by a kill may be writing there until it notices
     return manifest
 
 

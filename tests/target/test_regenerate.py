@@ -3,18 +3,22 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dflash_core.data.identity import file_digest
 from dflash_core.errors import ConfigError, DataError
 from dflash_core.target import part_files
+from dflash_core.target.batches import GenerationSettings
 from dflash_core.target.greedy import _rows_to_keep, greedy_batch
 from dflash_core.target.regenerate import regenerate
 
@@ -97,6 +101,24 @@ def test_workers_and_interruption_give_the_same_bytes(
     assert len(calls) == 4, "a finished file must be kept"
 
 
+def test_another_chat_template_makes_other_answers(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
+    target, out = shutil.copytree(tiny_dir, tmp_path / "target"), tmp_path / "out.jsonl.gz"
+    first = regenerate(prompts, target, out, **OPTIONS)
+    template = target / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|im_start|>assistant", "<|im_start|>robot"))
+    second = regenerate(prompts, target, out, **OPTIONS)
+    assert second["settings"]["tokenizer_identity"] != first["settings"]["tokenizer_identity"]
+
+
+def test_the_shipped_answers_are_told_from_stale_ones() -> None:
+    """A manifest that lacks a setting, or is of other files, would have `regenerate` answer all 3,520 prompts again."""
+    data = Path(part_files.__file__).parents[2] / "data"
+    manifest = json.loads((data / "conversations.jsonl.gz.manifest.json").read_text())
+    assert set(manifest["settings"]) == {field.name for field in fields(GenerationSettings)}
+    assert manifest["output_sha256"] == file_digest(data / "conversations.jsonl.gz")
+    assert manifest["prompts_sha256"] == file_digest(data / "prompts.jsonl")
+
+
 def test_killed_run_ends_with_the_same_bytes(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
     out, reference = tmp_path / "killed.jsonl.gz", tmp_path / "reference.jsonl.gz"
     code = (
@@ -119,6 +141,61 @@ def test_killed_run_ends_with_the_same_bytes(prompts: Path, tiny_dir: Path, tmp_
     regenerate(prompts, tiny_dir, out, **OPTIONS)
     regenerate(prompts, tiny_dir, reference, **OPTIONS)
     assert out.read_bytes() == reference.read_bytes()
+
+
+def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import multiprocessing, os, sys, time\n"
+        "from dflash_core.target.orphan import exit_with_parent\n"
+        "def work():\n"
+        "    exit_with_parent()\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(300)\n"
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=work, daemon=True)\n"
+        "    child.start()\n"
+        "    child.join()\n"
+    )
+    root = str(Path(part_files.__file__).parents[2])
+    parent = subprocess.Popen([sys.executable, script], env=os.environ | {"PYTHONPATH": root}, stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while (alive := _runs(worker)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if alive:
+        os.kill(worker, signal.SIGKILL)
+    assert not alive
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_generation_workers_watch_their_parent_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls = []
+    monkeypatch.setattr(part_files, "exit_with_parent", lambda: calls.append("watch"))
+    monkeypatch.setattr(part_files, "_compute", lambda *_: iter(calls.append("compute") or ()))
+    part_files._worker([], None, None, tmp_path, tmp_path)
+    assert calls == ["watch", "compute"]
+
+
+def test_a_worker_that_failed_last_is_noticed() -> None:
+    """It may end between two looks at the others, so that none is alive when the loop comes round."""
+
+    class Ended:
+        exitcode, sentinel = 1, 0
+
+        def is_alive(self) -> bool:
+            return False
+
+    with pytest.raises(RuntimeError, match="a generation worker ended with 1"):
+        part_files._watch([Ended()], [], 0.0)
 
 
 @pytest.mark.parametrize(
