@@ -62,7 +62,7 @@ class Blocks:
         device = anchors_BA.device
         slots_R = torch.arange(first_slot, num_slots, device=device).repeat_interleave(heads_per_key)
         rows = CPU_GROUP_ROWS if device.type == "cpu" else ACCELERATOR_GROUP_ROWS
-        size = max(1, rows // len(slots_R))
+        size = -(-rows // len(slots_R))
         groups = []
         for row, anchors in enumerate(anchors_BA.tolist()):
             for start in range(0, len(anchors), size):

@@ -3,7 +3,7 @@
 Rows go through the head in chunks, and the gradient with respect to the hidden state is formed while
 the chunk's probabilities are at hand: cross-entropy has the same gradient whatever its weight, so the
 backward only scales each row by its weight. There is no recompute, and the peak is one chunk of logits
-(16 MiB) instead of rows * vocabulary (1 GiB for 4,096 rows of 65,536 words).
+(16 MiB, or 128 rows) instead of all rows (1 GiB for 4,096 rows of 65,536 words).
 
 Dims: N flat label slots, D hidden, V vocabulary, C rows of a chunk.
 """
@@ -17,6 +17,8 @@ from torch import Tensor
 # Logits of one chunk. 2**22 floats are 16 MiB: larger chunks fall out of a CPU's cache, smaller ones
 # make thin matrix products.
 CHUNK_ELEMENTS = 2**22
+# With fewer rows than this, reading the head's weight costs more than multiplying by it.
+MIN_CHUNK_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,14 @@ def head_cross_entropy(
         head_weight_VD: frozen. Under autocast the products run in its dtype, else in hidden's.
         labels_N: int64.
         softcap: the target's final_logit_softcapping c: logits become c * tanh(logits / c).
-        chunk_rows: rows of one chunk; None: `CHUNK_ELEMENTS` / V.
+        chunk_rows: rows of one chunk; None: `CHUNK_ELEMENTS` / V, at least `MIN_CHUNK_ROWS`.
 
     Returns:
         ce_N float32, differentiable with respect to hidden_ND only; predicted_N int64.
     """
     device = hidden_ND.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_ND.dtype
-    rows = chunk_rows or max(1, CHUNK_ELEMENTS // len(head_weight_VD))
+    rows = chunk_rows or max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS // len(head_weight_VD))
     ce_N, predicted_N = _HeadCrossEntropy.apply(hidden_ND, head_weight_VD.detach().to(dtype), labels_N, softcap, rows)
     return HeadOutput(ce_N, predicted_N)
 
@@ -67,13 +69,20 @@ class _HeadCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, softcap: float | None, chunk_rows: int
     ) -> tuple[Tensor, Tensor]:
-        ce_N = torch.empty(len(hidden_ND), dtype=torch.float32, device=hidden_ND.device)
+        num_rows, dtype = len(hidden_ND), weight_VD.dtype
+        ce_N = torch.empty(num_rows, dtype=torch.float32, device=hidden_ND.device)
         predicted_N = torch.empty_like(labels_N)
         wants_grad = ctx.needs_input_grad[0]
         grad_ND = torch.empty_like(hidden_ND) if wants_grad else None
-        for start in range(0, len(hidden_ND), chunk_rows):
-            chunk = slice(start, start + chunk_rows)
-            logits_CV = (hidden_ND[chunk].to(weight_VD.dtype) @ weight_VD.T).float()
+        # Buffers for all chunks: a fresh one each would cost a page fault every 4 KiB, half the time of these passes.
+        shape = (min(chunk_rows, num_rows), len(weight_VD))
+        products = torch.empty(shape, dtype=dtype, device=hidden_ND.device)
+        wide = products if dtype == torch.float32 else torch.empty(shape, dtype=torch.float32, device=hidden_ND.device)
+        for start in range(0, num_rows, chunk_rows):
+            chunk = slice(start, min(start + chunk_rows, num_rows))
+            product_CV, logits_CV = products[: chunk.stop - start], wide[: chunk.stop - start]
+            torch.mm(hidden_ND[chunk].to(dtype), weight_VD.T, out=product_CV)
+            logits_CV.copy_(product_CV)  # nothing to do in float32, where both are one
             if softcap is not None:
                 logits_CV.div_(softcap).tanh_().mul_(softcap)
             labels_C1 = labels_N[chunk, None]
@@ -87,7 +96,8 @@ class _HeadCrossEntropy(torch.autograd.Function):
                 grad_CV = prob_CV.scatter_add_(1, labels_C1, torch.full_like(labels_C1, -1, dtype=torch.float32))
                 if softcap is not None:  # d softcap / d logits = 1 - (capped / c)^2
                     grad_CV.mul_(logits_CV.div_(softcap).square_().neg_().add_(1.0))
-                grad_ND[chunk] = grad_CV.to(weight_VD.dtype) @ weight_VD
+                product_CV.copy_(grad_CV)
+                grad_ND[chunk] = product_CV @ weight_VD
         ctx.save_for_backward(grad_ND)
         ctx.mark_non_differentiable(predicted_N)
         return ce_N, predicted_N

@@ -53,6 +53,7 @@ def test_logits_exist_one_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     """The widest tensor of the forward is a chunk, whatever N is."""
     hidden, head, labels, _ = inputs()
     monkeypatch.setattr(head_loss, "CHUNK_ELEMENTS", 4 * V)
+    monkeypatch.setattr(head_loss, "MIN_CHUNK_ROWS", 1)
     widest = []
     softmax = torch.softmax
     monkeypatch.setattr(torch, "softmax", lambda x, **kwargs: widest.append(x.numel()) or softmax(x, **kwargs))
