@@ -232,6 +232,7 @@ def _write_files(directory: Path, contents: Contents) -> dict[str, Any]:
     _write_json(directory / STATUS, {"status": "committed"})
     files = {}
     for name in (WEIGHTS, MOMENTS, STATE):
+        (directory / name).chmod(0o644)  # safetensors writes 0600, which another user's proof or export couldn't read
         size, crc = _size_and_crc(directory / name)
         files[name] = {"size": size, "crc32": crc}
         _sync(directory / name)

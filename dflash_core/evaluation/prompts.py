@@ -35,7 +35,8 @@ def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
     """
     if len(heldout) == 0:
         raise DataError(
-            "the held-out split has 0 rows, expected at least 1. Raise data.heldout_fraction, then run stage prepare again."
+            "the held-out split has 0 rows, expected at least 1. Raise data.heldout_fraction and run stage prepare again, or, to "
+            "train without measuring, set checkpoint.evaluate to false."
         )
     queues: dict[str, list[HeldoutPrompt]] = defaultdict(list)
     for row in range(len(heldout)):

@@ -42,6 +42,11 @@ def test_a_saved_checkpoint_loads_equal(store: CheckpointStore) -> None:
     assert saved.weights_digest == tensors_digest(contents(7).weights)
 
 
+def test_files_can_be_read_by_other_users(store: CheckpointStore) -> None:
+    committed = store.save(contents(10))
+    assert {oct(path.stat().st_mode & 0o777) for path in committed.path.iterdir()} == {oct(0o644)}
+
+
 def test_an_empty_store_has_no_checkpoint(store: CheckpointStore) -> None:
     assert store.load_newest() is None
 
