@@ -1,0 +1,36 @@
+"""dvc.yaml and params.yaml agree: every key and every code path that a stage names exists."""
+
+from pathlib import Path
+
+import yaml
+
+from dflash_core.config import load_config
+
+PROJECT = Path(__file__).parent.parent
+STAGES = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
+PARAMS = yaml.safe_load((PROJECT / "params.yaml").read_text())
+
+
+def has_key(tree: object, dotted: str) -> bool:
+    for part in dotted.split("."):
+        if not isinstance(tree, dict) or part not in tree:
+            return False
+        tree = tree[part]
+    return True
+
+
+def test_every_declared_parameter_stands_in_params() -> None:
+    named = {key for stage in STAGES.values() for key in stage.get("params", [])}
+    assert "training.seed" in named
+    assert [key for key in sorted(named) if not has_key(PARAMS, key)] == []
+
+
+def test_every_code_dependency_exists() -> None:
+    code = {dep for stage in STAGES.values() for dep in stage["deps"] if dep.startswith("${project}/")}
+    assert len(code) > 5
+    assert [dep for dep in sorted(code) if not (PROJECT / dep.removeprefix("${project}/")).exists()] == []
+
+
+def test_the_shipped_configurations_are_valid() -> None:
+    for path in (PROJECT / "params.yaml", *(PROJECT / "profiles").glob("*.yaml")):
+        assert load_config(path).training.max_steps is not None  # both end in minutes
