@@ -142,7 +142,8 @@ def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str,
 
 
 def _code_files(place: Path) -> list[str]:
-    files = [p for p in place.rglob("*") if p.suffix in (".py", ".j2")] if place.is_dir() else [place]
+    """Files that hold code; DVC warns of each empty __init__.py, which can change nothing before it has a line."""
+    files = [p for p in place.rglob("*") if p.suffix in (".py", ".j2") and p.stat().st_size] if place.is_dir() else [place]
     return sorted(str(p) for p in files)
 
 

@@ -77,7 +77,7 @@ def _loss(curves: TrainingCurves) -> Figure:
     steps = np.asarray(curves.steps)
     axes.plot(steps[keep], np.asarray(curves.loss)[keep], color=PALE, linewidth=0.8, label="each step")
     axes.plot(steps[keep], smooth(curves.loss, _span(curves))[keep], color=BLUE, linewidth=1.6, label="moving average")
-    axes.legend()
+    axes.legend(loc="upper right")
     return figure
 
 
@@ -94,7 +94,7 @@ def _acceptance(curves: TrainingCurves, overall: Measured) -> Figure:
             [steps[-1]], [overall.tau], yerr=[[below], [above]], fmt="D", color=ORANGE, capsize=4, markersize=6, label="τ, real decoding, 95 %"
         )
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
-    axes.legend()
+    axes.legend(loc="upper left")
     return figure
 
 
@@ -131,7 +131,7 @@ def _positions(overall: Measured, slot_accuracy: Sequence[float | None]) -> Figu
         axes.plot(*zip(*known, strict=True), "s--", color=ORANGE, markersize=3.5, linewidth=1, label="accuracy in training, on its own")
     axes.set_ylim(0, 1)
     axes.set_xticks(slots)
-    axes.legend()
+    axes.legend(loc="upper right")
     return figure
 
 
@@ -168,7 +168,7 @@ def _lengths(facts: Facts) -> Figure:
         width = int(np.diff(lower).min()) if len(lower) > 1 else multiple
         # The finer bins are scaled to the buckets' area, so that both show one density.
         axes.step(lower, count * multiple / width, where="post", color=BLUE, linewidth=1, label="lengths, same scale")
-    axes.legend(title=f"padding {facts.padding_waste:.1%} of padded tokens")
+    axes.legend(loc="upper right", title=f"padding {facts.padding_waste:.1%} of padded tokens")
     return figure
 
 
