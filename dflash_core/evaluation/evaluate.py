@@ -48,7 +48,7 @@ def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Pat
             of real decoding. evaluation.json is written first, with the positions.
     """
     target_dir = workdir / config.target.path
-    spec, subjects = check_subjects(config, target_dir, drafter_dir)
+    _, subjects = check_subjects(config, target_dir, drafter_dir)
     prompts = choose_prompts(Dataset.open(prepared_dir, "heldout"), config.evaluation.num_prompts)
     dtype = getattr(torch, config.evaluation.dtype)
     target = Target.load(config.target.model_copy(update={"path": str(target_dir), "dtype": config.evaluation.dtype}))

@@ -65,10 +65,22 @@ def test_spec7_11_checkpoint_round_trip(tmp_path: Path) -> None:
 
 def test_key_set_written_out_for_one_layer() -> None:
     assert sorted(zlab_shapes(make_drafter(num_layers=1).spec)) == sorted(
-        "fc.weight hidden_norm.weight norm.weight layers.0.input_layernorm.weight layers.0.post_attention_layernorm.weight "
-        "layers.0.self_attn.q_proj.weight layers.0.self_attn.k_proj.weight layers.0.self_attn.v_proj.weight "
-        "layers.0.self_attn.o_proj.weight layers.0.self_attn.q_norm.weight layers.0.self_attn.k_norm.weight "
-        "layers.0.mlp.gate_proj.weight layers.0.mlp.up_proj.weight layers.0.mlp.down_proj.weight".split()
+        [
+            "fc.weight",
+            "hidden_norm.weight",
+            "norm.weight",
+            "layers.0.input_layernorm.weight",
+            "layers.0.post_attention_layernorm.weight",
+            "layers.0.self_attn.q_proj.weight",
+            "layers.0.self_attn.k_proj.weight",
+            "layers.0.self_attn.v_proj.weight",
+            "layers.0.self_attn.o_proj.weight",
+            "layers.0.self_attn.q_norm.weight",
+            "layers.0.self_attn.k_norm.weight",
+            "layers.0.mlp.gate_proj.weight",
+            "layers.0.mlp.up_proj.weight",
+            "layers.0.mlp.down_proj.weight",
+        ]
     )
 
 

@@ -16,11 +16,11 @@ from dflash_core.target.model import Target
 
 HIDDEN, VOCAB, LAYERS, BLOCK = 32, 96, 4, 6
 MASK_ID = VOCAB - 1
-SHAPE = dict(
-    vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8, max_position_embeddings=512, initializer_range=0.3, bos_token_id=None,
-    eos_token_id=None, pad_token_id=None,
-)  # fmt: skip
+SHAPE = {
+    "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": 48, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512, "initializer_range": 0.3, "bos_token_id": None,
+    "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
 FAMILIES = {
     "llama": lambda: transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True),
     "qwen3": lambda: transformers.Qwen3Config(**SHAPE, tie_word_embeddings=False),

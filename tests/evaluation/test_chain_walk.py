@@ -38,7 +38,7 @@ def test_deep_blocks_agree_with_real_decoding(target: Target, lab: SimpleNamespa
     prompt = lab.prompts(3)[2]
     text = [*prompt, *target_greedy(target, prompt, 60, ()).tokens]
     for period in (2, 7):
-        drafter = lab.OracleDrafter(target, text, lambda anchor: 1 + anchor % period)
+        drafter = lab.OracleDrafter(target, text, lambda anchor, period=period: 1 + anchor % period)
         for limit in (1, 2, 30):
             agree(target, drafter, [prompt], limit, set(), None)
         agree(target, drafter, [prompt], 40, {text[len(prompt) + 9]}, None)
