@@ -214,18 +214,21 @@ class GroupedAttention(torch.autograd.Function):
         grad_scores = (grad_BHARd @ block_v_BHAKd.mT).float().sub_(delta_BHAR[..., None]).mul_(weights_BHARK)
         grad_scores = grad_scores.mul_(q_BHARd.shape[-1] ** -0.5).to(q_BHARd.dtype)
         grad_block_k, grad_block_v = grad_scores.mT @ q_BHARd, weights_BHARK.to(q_BHARd.dtype).mT @ grad_BHARd
-        # Many groups add to the same context row, so those sums are float32 under bfloat16 as well.
-        grad_q = (grad_scores @ block_k_BHAKd).float()
-        grad_k, grad_v = torch.zeros_like(k_BHTd, dtype=torch.float32), torch.zeros_like(v_BHTd, dtype=torch.float32)
-        for group, low, high, mask in _context_parts(blocks, window, q_BHARd.dtype):
+        # In float32 under bfloat16 as well: many groups add to the same context row, and torch's bfloat16
+        # flash backward takes twice as long on a CPU as its float32 one.
+        grad_q, grad32_BHARd, q32_BHARd, out32_BHARd, k32_BHTd, v32_BHTd = (
+            x.float() for x in (grad_scores @ block_k_BHAKd, grad_BHARd, q_BHARd, out_BHARd, k_BHTd, v_BHTd)
+        )
+        grad_k, grad_v = torch.zeros_like(k32_BHTd), torch.zeros_like(v32_BHTd)
+        for group, low, high, mask in _context_parts(blocks, window, torch.float32):
             at = (slice(group.row, group.row + 1), slice(None), slice(group.start, group.stop))
             keys = (slice(group.row, group.row + 1), slice(None), slice(low, high))
             part_q, part_k, part_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                grad_BHARd[at].flatten(2, 3),
-                q_BHARd[at].flatten(2, 3),
-                k_BHTd[keys],
-                v_BHTd[keys],
-                out_BHARd[at].flatten(2, 3),
+                grad32_BHARd[at].flatten(2, 3),
+                q32_BHARd[at].flatten(2, 3),
+                k32_BHTd[keys],
+                v32_BHTd[keys],
+                out32_BHARd[at].flatten(2, 3),
                 lse_BHAR[at].flatten(2, 3),
                 0.0,
                 False,
