@@ -20,7 +20,7 @@ import torch
 from dflash_core.checkpoint.exported import load_drafter
 from dflash_core.config import DrafterConfig, TargetConfig
 from dflash_core.data.dataset import Dataset
-from dflash_core.drafter.initialise import initialise
+from dflash_core.drafter.initialise import Probe, initialise
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import from_target
 from dflash_core.evaluation.acceptance import pooled_tau
@@ -76,7 +76,8 @@ def fresh_drafter(target: Target, seed: int) -> Drafter:
     """Two layers, block 8, as the demo's before its first step."""
     spec = from_target(target.config, DrafterConfig(num_layers=2, block_size=8, num_features=4), target.vocab_size - 1)
     drafter = Drafter(spec)
-    initialise(drafter, target, "target", seed)
+    row_T = torch.randint(0, target.vocab_size, (96,), generator=torch.Generator().manual_seed(seed))
+    initialise(drafter, target, "target", seed, Probe((row_T,), row_T))
     return drafter.to(target.device).eval()
 
 

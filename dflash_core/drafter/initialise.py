@@ -2,12 +2,14 @@
 
 A drafter that borrows a tied embedding as its head starts far off: SmolLM2's mask embedding, normed, is
 close to some rows of the head, and the naive start has a loss of 73 where ln(V) is 10.8. So the last
-step of each mode scales the final norm until random text costs at most ln(V) + EXCESS_NATS.
+step of each mode scales the final norm until a few rows of the data cost at most ln(V) + EXCESS_NATS.
 
-Dims: T tokens, D hidden, F features width, V vocab.
+Dims: T tokens, A anchors, K block slots, D hidden, F features width, V vocab, N labels.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -20,29 +22,45 @@ if TYPE_CHECKING:
 
 # Standard deviation of random matrices: `initializer_range` of Qwen3.
 MATRIX_STD = 0.02
-# Excess of the initial loss over ln(V) on random text; real text adds to it, and 0.5 is the limit.
+# Excess of the initial loss over ln(V) on the probe; other rows add to it, and 0.5 is the limit.
 EXCESS_NATS = 0.2
 # Size of the other captured layers beside the last one, in the context that mode "target" starts from.
 PASSED_SHARE = 0.1
-# Random tokens of the probe, and its anchors.
-PROBE_TOKENS = 96
-PROBE_ANCHORS = (1, 8, 24, 48, 72)
+# Each row of the probe is cut to a multiple of this many tokens, since every new length costs a CPU a second.
+PROBE_MULTIPLE = 64
+PROBE_ANCHORS = 8
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A little of the run's own data.
+
+    Random text would not do in its place: the mask row's logits favour some words of a language over others, and
+    SmolLM2's drafter, scaled by random tokens, began 1.7 nats above ln(V) on answers.
+    """
+
+    rows: tuple[Tensor, ...]  # int64 [T] each, prompt and answer
+    labels_N: Tensor  # int64, the answers' tokens
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor], masks: Sequence[Tensor]) -> "Probe":
+        """Rows with their loss masks (bool [T])."""
+        kept = [row[: max(PROBE_MULTIPLE, len(row) // PROBE_MULTIPLE * PROBE_MULTIPLE)] for row in rows]
+        labels_N = torch.cat([row[mask] for row, mask in zip(rows, masks, strict=True)])
+        return cls(tuple(kept), labels_N)
 
 
 @torch.no_grad()
-def initialise(drafter: Drafter, target: "Target", mode: Literal["target", "random"], seed: int) -> None:
-    """Set every weight in place; a function of (target, spec, mode, seed) alone."""
-    generator = torch.Generator().manual_seed(seed)
-    randomise(drafter, generator)
-    ids_1T = torch.randint(0, target.vocab_size, (1, PROBE_TOKENS), generator=generator).to(target.device)
-    features_1TF = target.features(ids_1T, drafter.spec.target_layer_ids).float()
+def initialise(drafter: Drafter, target: "Target", mode: Literal["target", "random"], seed: int, probe: Probe) -> None:
+    """Set every weight in place; a function of (target, spec, mode, seed, probe) alone."""
+    randomise(drafter, torch.Generator().manual_seed(seed))
     if mode == "target":
-        pass_last_feature(drafter, features_1TF)
+        pass_last_feature(drafter, _features(drafter, target, probe.rows[0]))
         copy_layers(drafter, target, source_layers(drafter.spec.num_target_layers, drafter.spec.num_layers))
         final_norm = getattr(target.model.get_decoder(), "norm", None)
         if final_norm is not None:
             drafter.norm.weight.copy_(norm_scale(final_norm))
-    scale_final_norm(drafter, target, ids_1T, features_1TF)
+    scale_final_norm(drafter, target, probe)
 
 
 def randomise(drafter: Drafter, generator: torch.Generator) -> None:
@@ -133,25 +151,20 @@ def _set_head_norms(layer: nn.Module, source: nn.Module) -> None:
             mine.fill_(projection.square().sum(dim=1).mean().sqrt())
 
 
-def scale_final_norm(drafter: Drafter, target: "Target", ids_1T: Tensor, features_1TF: Tensor) -> None:
+def scale_final_norm(drafter: Drafter, target: "Target", probe: Probe) -> None:
     """Shrink `norm` to the largest factor with a loss of at most ln(V) + EXCESS_NATS, found by halving an interval.
 
-    The labels are the target's own guesses after the probe's tokens. Uniform labels would not do: the
-    tokens that text is made of lie three standard deviations below the mean logit of SmolLM2's mask row.
+    Every label counts against every hidden state: at the start, hidden states know nothing of their labels.
     """
-    anchors_1A = torch.tensor([PROBE_ANCHORS], device=ids_1T.device)
-    block_ids_1AK = torch.full((1, len(PROBE_ANCHORS), drafter.spec.block_size), drafter.spec.mask_token_id, device=ids_1T.device)
-    block_ids_1AK[..., 0] = ids_1T[0, anchors_1A]
-    hidden_1ASD = drafter(features_1TF, target.embed(block_ids_1AK).float(), anchors_1A, label_slots_only=True)
-    logits_NV = hidden_1ASD.flatten(0, 2) @ target.head_weight_VD.float().T
-    labels_T = target.model(ids_1T).logits[0].argmax(dim=-1)
+    hidden_ND = torch.cat([_block_hidden(drafter, target, row_T) for row_T in probe.rows])
+    logits_NV = hidden_ND @ target.head_weight_VD.float().T
+    labels_N = probe.labels_N.to(logits_NV.device)
 
     def excess(factor: float) -> float:
         scaled_NV = logits_NV * factor
         if target.logit_softcap is not None:
             scaled_NV = target.logit_softcap * torch.tanh(scaled_NV / target.logit_softcap)
-        # Every label against every hidden state: at the start, hidden states know nothing of their labels.
-        return float((scaled_NV.logsumexp(dim=-1) - scaled_NV[:, labels_T].mean(dim=-1)).mean()) - math.log(scaled_NV.shape[-1])
+        return float((scaled_NV.logsumexp(dim=-1) - scaled_NV[:, labels_N].mean(dim=-1)).mean()) - math.log(scaled_NV.shape[-1])
 
     if excess(1.0) <= EXCESS_NATS:
         return
@@ -160,3 +173,19 @@ def scale_final_norm(drafter: Drafter, target: "Target", ids_1T: Tensor, feature
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) <= EXCESS_NATS else (low, middle)
     drafter.norm.weight.mul_(low)
+
+
+def _features(drafter: Drafter, target: "Target", row_T: Tensor) -> Tensor:
+    """features_1TF of one row."""
+    return target.features(row_T[None].to(target.device), drafter.spec.target_layer_ids).float()
+
+
+def _block_hidden(drafter: Drafter, target: "Target", row_T: Tensor) -> Tensor:
+    """Hidden states [N, D] of all label slots of a few blocks, spread over the row."""
+    anchors_A = torch.linspace(1, len(row_T) - 1, PROBE_ANCHORS).long().unique()
+    block_ids_AK = torch.full((len(anchors_A), drafter.spec.block_size), drafter.spec.mask_token_id)
+    block_ids_AK[:, 0] = row_T[anchors_A]
+    embeds_1AKD = target.embed(block_ids_AK.to(target.device)).float()[None]
+    features_1TF = _features(drafter, target, row_T)
+    hidden_1ASD = drafter(features_1TF, embeds_1AKD, anchors_A[None].to(target.device), label_slots_only=True)
+    return hidden_1ASD.flatten(0, 2)

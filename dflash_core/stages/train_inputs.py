@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset
 from dflash_core.data.plan import BatchPlan
 from dflash_core.data.plan_manifest import open_plan
-from dflash_core.drafter.initialise import initialise
+from dflash_core.drafter.initialise import Probe, initialise
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.objectives import make_objective
 from dflash_core.drafter.spec import DrafterSpec, from_target
@@ -25,6 +26,7 @@ from dflash_core.training.batches import FeatureSource
 from dflash_core.training.step import Trainee
 
 _CHECKED_TOKENS = 64  # of the longest row, since the first may have three: enough for the self-check, and a fraction of a second for it
+_PROBE_ROWS = 6  # one of 384 tokens costs a tenth of a second
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,21 @@ def open_inputs(config: Config, workdir: Path) -> Inputs:
     longest = dataset.sample(int(dataset.lengths.argmax())).input_ids
     self_check(target, spec.target_layer_ids, torch.from_numpy(longest[:_CHECKED_TOKENS].astype("int64")))
     drafter = Drafter(spec).to(target.device)
-    initialise(drafter, target, config.drafter.init, config.training.seed)
+    initialise(drafter, target, config.drafter.init, config.training.seed, probe_of(dataset))
     trainee = Trainee(
         drafter, target, make_objective(config.objective, spec.block_size), config.training.precision, config.drafter.attention
     )
     return Inputs(
         dataset, plan, trainee, _feature_source(config, workdir, target, dataset, spec), _identity(config, dataset, spec)
+    )
+
+
+def probe_of(dataset: Dataset) -> Probe:
+    """A few rows from all over the dataset, in the middle of its lengths, for the initial weights."""
+    middle = np.sort(np.argsort(dataset.lengths, kind="stable")[len(dataset) // 4 : max(1, len(dataset) * 3 // 4)])
+    samples = [dataset.sample(int(row)) for row in middle[np.linspace(0, len(middle) - 1, _PROBE_ROWS).astype(int)]]
+    return Probe.of(
+        [torch.from_numpy(s.input_ids.astype("int64")) for s in samples], [torch.from_numpy(s.loss_mask) for s in samples]
     )
 
 

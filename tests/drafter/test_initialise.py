@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dflash_core.config import DrafterConfig
 from dflash_core.drafter.head_loss import head_cross_entropy
-from dflash_core.drafter.initialise import initialise, source_layers
+from dflash_core.drafter.initialise import Probe, initialise, source_layers
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import from_target
 from dflash_core.target.model import Target
@@ -31,8 +31,15 @@ def target() -> Target:
 def fresh(target: Target, mode: str, seed: int = 0) -> Drafter:
     spec = from_target(target.config, DrafterConfig(num_layers=2, block_size=4, num_features=2), mask_token_id=199)
     drafter = Drafter(spec)
-    initialise(drafter, target, mode, seed)
+    initialise(drafter, target, mode, seed, probe(target))
     return drafter
+
+
+def probe(target: Target) -> Probe:
+    """Random tokens, with the target's own guesses as their answers."""
+    ids = torch.randint(0, 200, (96,), generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        return Probe((ids,), target.model(ids[None]).logits[0].argmax(-1))
 
 
 def loss(drafter: Drafter, target: Target) -> float:
@@ -56,6 +63,25 @@ def test_starts_near_the_uniform_loss(target: Target, mode: str) -> None:
     with torch.no_grad():
         drafter.norm.weight.fill_(1.0)
     assert loss(drafter, target) > math.log(200) + 2.0  # what the naive start costs
+
+
+def test_real_labels_decide_the_scale(target: Target) -> None:
+    """Labels that the mask row disfavours need a smaller norm than those it favours."""
+    logits = target.embed(torch.tensor([199])) @ target.head_weight_VD.T
+    order = logits[0].argsort()
+    scales = []
+    for labels in (order[:20], order[-20:]):
+        drafter = Drafter(from_target(target.config, DrafterConfig(num_layers=2, block_size=4, num_features=2), mask_token_id=199))
+        initialise(drafter, target, "random", 0, Probe(probe(target).rows, labels))
+        scales.append(drafter.norm.weight.mean().item())
+    assert scales[0] < 0.5 * scales[1]
+
+
+def test_probe_cuts_rows_to_few_lengths() -> None:
+    rows = [torch.arange(n) for n in (5, 64, 100, 200)]
+    cut = Probe.of(rows, [row % 2 == 1 for row in rows])
+    assert [len(row) for row in cut.rows] == [5, 64, 64, 192]
+    assert cut.labels_N.tolist() == [i for row in rows for i in row.tolist() if i % 2]
 
 
 @pytest.mark.parametrize("mode", ["random", "target"])
