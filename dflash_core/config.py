@@ -126,6 +126,29 @@ class TrainingConfig(Section):
         return self
 
 
+class DistributedConfig(Section):
+    """How the ranks of a run share the work. How many there are is said at the launch, and may change at a resume."""
+
+    placement: Literal["colocated", "split"] = Field(
+        "colocated", description="Every rank runs target and drafter, or some ranks run the target only and send its features."
+    )
+    target_ranks: PositiveInt | None = Field(None, description="Split: ranks that run the target; null: measured at the start.")
+    tensor_parallel: PositiveInt = Field(1, description="Split: target ranks that hold one target together.")
+    parallel: Literal["ddp", "fsdp2"] = Field("ddp", description="Drafter ranks hold all of the drafter, or a shard each.")
+    queue_depth: PositiveInt = Field(2, description="Step batches that may wait in each queue before the drafter.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(600.0, description="Seconds of waiting until the stuck side is named.")
+
+    @model_validator(mode="after")
+    def _split_settings_need_split(self) -> "DistributedConfig":
+        if self.placement == "colocated" and (self.target_ranks is not None or self.tensor_parallel > 1):
+            raise ValueError(
+                f"target_ranks {self.target_ranks} and tensor_parallel {self.tensor_parallel} need placement split; set it, or remove them"
+            )
+        if self.target_ranks is not None and self.target_ranks % self.tensor_parallel:
+            raise ValueError(f"target_ranks {self.target_ranks} is no multiple of tensor_parallel {self.tensor_parallel}")
+        return self
+
+
 class CheckpointConfig(Section):
     """When checkpoints are saved, and which are kept."""
 
@@ -157,6 +180,7 @@ class Config(Section):
     drafter: DrafterConfig = DrafterConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     training: TrainingConfig = TrainingConfig()
+    distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
