@@ -22,6 +22,12 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def _refuse_idle(self, key: str, where: str) -> None:
+        """A setting that changes nothing is more likely a mistake than a wish; every key may be written out at its default."""
+        default = type(self).model_fields[key].default
+        if getattr(self, key) != default:
+            raise ValueError(f"{key} {getattr(self, key)} has no effect {where}; set it to {'null' if default is None else default}")
+
 
 class TargetConfig(Section):
     """The frozen target LLM."""
@@ -62,7 +68,9 @@ class DrafterConfig(Section):
     num_layers: PositiveInt = Field(5, description="Drafter layers.")
     block_size: Annotated[int, Field(ge=2)] = Field(16, description="Tokens of a block, the anchor included.")
     num_features: PositiveInt = Field(5, description="Target layers whose output is captured, where no ids are given.")
-    target_layer_ids: tuple[int, ...] | None = Field(None, description="0-based target layers; null: by the z-lab rule.")
+    target_layer_ids: tuple[int, ...] | None = Field(
+        None, min_length=1, description="0-based target layers; null: by the z-lab rule."
+    )
     mask_token_id: int | None = Field(None, description="Row of the target's embedding; null: a spare row is looked for.")
     sliding_window: PositiveInt | None = Field(None, description="Window of the sliding layers, in tokens.")
     layer_types: tuple[Literal["full_attention", "sliding_attention"], ...] | None = Field(
@@ -90,12 +98,23 @@ class ObjectiveConfig(Section):
     gamma: Annotated[float, Field(gt=0)] | None = Field(None, description="Decay length in slots; null: 7, 5, 4 for B 16, 10, 8.")
     alpha: Fraction = Field(0.5, description="D-PACE smoothing.")
 
+    @model_validator(mode="after")
+    def _settings_are_of_the_kind(self) -> "ObjectiveConfig":
+        self._refuse_idle("gamma" if self.kind == "dpace" else "alpha", f"under kind {self.kind}")
+        return self
+
 
 class FeatureNoiseConfig(Section):
     """Uniform noise on target features during training; off by default."""
 
     std: Annotated[float, Field(ge=0.0)] = Field(0.0, description="h + 2(u - 0.5) * std at the plateau.")
     warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="Optimizer steps until the plateau.")
+
+    @model_validator(mode="after")
+    def _warmup_needs_noise(self) -> "FeatureNoiseConfig":
+        if self.std == 0.0:
+            self._refuse_idle("warmup_steps", "where std is 0")
+        return self
 
 
 class TrainingConfig(Section):
@@ -123,6 +142,10 @@ class TrainingConfig(Section):
     def _phases_fit(self) -> "TrainingConfig":
         if self.schedule == "wsd" and self.warmup_ratio + self.decay_ratio > 1:
             raise ValueError(f"warmup_ratio {self.warmup_ratio} + decay_ratio {self.decay_ratio} exceed the run; lower one")
+        if self.schedule != "wsd":
+            self._refuse_idle("decay_ratio", f"under schedule {self.schedule}")
+        if self.schedule == "constant":
+            self._refuse_idle("min_lr_ratio", "under schedule constant")
         return self
 
 
@@ -162,10 +185,10 @@ class EvaluationConfig(Section):
     """Acceptance length on held-out prompts."""
 
     num_prompts: PositiveInt = Field(32, description="Held-out prompts decoded for real.")
-    max_new_tokens: PositiveInt = Field(128, description="Most tokens a prompt.")
+    max_new_tokens: Annotated[int, Field(ge=2)] = Field(128, description="Most tokens a prompt; the first is the prefill's, not counted.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Dtype of target and drafter while decoding.")
     num_walk_prompts: PositiveInt = Field(64, description="Held-out rows of the cheap measure at every checkpoint.")
-    bootstrap_samples: PositiveInt = 2000
+    bootstrap_samples: Annotated[int, Field(ge=40)] = Field(2000, description="Draws of the 95 % interval; fewer than 40 have no 2.5 %.")
     tie_margin: Annotated[float, Field(gt=0)] = Field(1e-4, description="Two best logits nearer than this are a tie.")
 
 
@@ -173,7 +196,9 @@ class Config(Section):
     """Everything a run needs. Paths are relative to the working directory."""
 
     project: str = Field(".", description="Directory that holds the code, for DVC's dependencies.")
-    run: str = Field("demo", description="Name of the run: runs/NAME holds its log and checkpoints.")
+    run: str = Field(
+        "demo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the run: runs/NAME holds its log and checkpoints."
+    )
     target: TargetConfig
     data: DataConfig
     bucket: BucketConfig = BucketConfig()

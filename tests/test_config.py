@@ -17,8 +17,34 @@ TREE = {"target": {"path": "target"}, "data": {"conversations": ["c.jsonl"]}}
         ("training", "seed", 2**64),  # torch's generators take 64 bits
         ("training", "seed", -1),
         ("training", "epoch", 1),
+        ("drafter", "target_layer_ids", []),  # would have been taken for null
+        ("evaluation", "max_new_tokens", 1),  # no round, so no acceptance length
+        ("evaluation", "bootstrap_samples", 1),
     ],
 )
 def test_a_value_that_would_fail_later_is_refused_now(section: str, key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"{section}.{key}"):
         parse_config(TREE | {section: {key: value}}, "test")
+
+
+@pytest.mark.parametrize(
+    ("section", "idle", "effective"),
+    [
+        ("objective", {"kind": "dpace", "gamma": 4.0}, {"kind": "decayed_ce", "gamma": 4.0}),
+        ("objective", {"kind": "decayed_ce", "alpha": 0.1}, {"kind": "dpace", "alpha": 0.1}),
+        ("training", {"schedule": "cosine", "decay_ratio": 0.5}, {"schedule": "wsd", "decay_ratio": 0.5}),
+        ("training", {"schedule": "constant", "min_lr_ratio": 0.1}, {"schedule": "cosine", "min_lr_ratio": 0.1}),
+        ("training", {"feature_noise": {"warmup_steps": 5}}, {"feature_noise": {"warmup_steps": 5, "std": 0.1}}),
+    ],
+)
+def test_a_setting_without_effect_is_refused(section: str, idle: dict[str, object], effective: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=f"{section}.*has no effect"):
+        parse_config(TREE | {section: idle}, "test")
+    whole = parse_config(TREE | {section: effective}, "test")
+    assert parse_config(whole.model_dump(mode="json"), "test") == whole  # as a workspace writes it, every key at its default
+
+
+@pytest.mark.parametrize("run", ["", "../demo", "a/b", "/tmp", ".hidden", "a b"])
+def test_the_name_of_a_run_stays_below_runs(run: str) -> None:
+    with pytest.raises(ConfigError, match="run: "):
+        parse_config(TREE | {"run": run}, "test")

@@ -83,7 +83,7 @@ def make_world(rows: int = 24, *, training: dict[str, Any] | None = None, object
         "data": {"conversations": ["c.jsonl"]},
         "bucket": {"multiple": 8, "tokens_per_step": 128, "tokens_per_microbatch": 64} | bucket,
         "drafter": {"num_layers": 2, "block_size": 4},
-        "objective": {"kind": objective, "gamma": 4.0},
+        "objective": {"kind": objective} | ({"gamma": 4.0} if objective == "decayed_ce" else {}),
         "training": {"epochs": 2, "num_anchors": 6, "learning_rate": 5e-3, "warmup_ratio": 0.1, "precision": "float32"}
         | (training or {}),
         "checkpoint": {"every": 3, "keep_last": 2},
