@@ -21,7 +21,8 @@ class Acceptance:
         num_tokens: tokens committed by them (the prefill's token is not counted).
         histogram: rounds that committed 1, 2, ..., K tokens.
         tau: pooled, num_tokens / num_rounds; None without a round. Bonus token included.
-        tau_low, tau_high: 95 % bootstrap interval of `tau`, prompts drawn with replacement.
+        tau_low, tau_high: 95 % bootstrap interval of `tau`, prompts drawn with replacement; None where only one has a round,
+            which says nothing of how prompts differ.
         tau_prompt_mean: mean over prompts of their own τ.
         tau_without_bonus: tau - 1: tokens gained over plain decoding, which commits one a forward.
         survival: share of rounds whose slot k = 1..K-1 was committed by acceptance and followed, i.e. that
@@ -91,7 +92,7 @@ def bootstrap_interval(table_PK: np.ndarray, samples: int, seed: int) -> tuple[f
     """95 % percentile interval of the pooled τ. Prompts are drawn, not rounds: rounds of one text are dependent."""
     rounds_P = table_PK.sum(axis=1)
     tokens_P = table_PK @ _sizes(table_PK)
-    if not rounds_P.any():
+    if np.count_nonzero(rounds_P) < 2:
         return None, None
     drawn = np.random.default_rng(seed).integers(len(table_PK), size=(samples, len(table_PK)))
     rounds = rounds_P[drawn].sum(axis=1)

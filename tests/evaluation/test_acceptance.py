@@ -31,6 +31,11 @@ def test_no_rounds_at_all_is_no_figure_and_no_fault() -> None:
     assert found.num_rounds == 0 and pooled_tau([()]) is None
 
 
+def test_one_prompt_has_no_interval() -> None:
+    found = summarise(histogram_PK([(2, 1, 3), ()], 4))
+    assert found.tau == 2.0 and found.tau_low is found.tau_high is None
+
+
 def test_categories_share_out_the_prompts() -> None:
     found = by_category(histogram_PK(ROUNDS, 4), ["b", "a", "b"])
     assert list(found) == ["a", "b"] and found["a"].tau == 1.25 and found["b"].tau == 3.0 and found["b"].num_prompts == 2
