@@ -49,7 +49,7 @@ def write_plan(config: Config, prepared_dir: Path, out_dir: Path) -> PlanManifes
         IdentityError: the dataset was made with another target or tokenizer than the configuration names.
     """
     dataset = Dataset.open(prepared_dir, "train")
-    _check_target(config, dataset)
+    check_target(dataset, config.target.path)
     manifest = _manifest(config, dataset, BatchPlan(dataset.lengths, config.bucket, config.training.seed))
     with replaced_directory(out_dir) as directory:
         text = json.dumps(dataclasses.asdict(manifest), indent=2, sort_keys=True) + "\n"
@@ -65,7 +65,7 @@ def open_plan(config: Config, dataset: Dataset, plan_dir: Path) -> BatchPlan:
         IdentityError: it was made from something else; the message names what and both values.
     """
     written = read_plan_manifest(plan_dir)
-    _check_target(config, dataset)
+    check_target(dataset, config.target.path)
     plan = BatchPlan(dataset.lengths, config.bucket, config.training.seed)
     wanted = _identity(config, dataset)
     for name, value in wanted.items():
@@ -123,8 +123,8 @@ def _manifest(config: Config, dataset: Dataset, plan: BatchPlan) -> PlanManifest
     )
 
 
-def _check_target(config: Config, dataset: Dataset) -> None:
-    path = config.target.path
+def check_target(dataset: Dataset, path: Path | str) -> None:
+    """Raise IdentityError, with both values, unless the data were prepared for the target in `path`."""
     for name, made_for, found in (
         ("tokenizer", dataset.manifest.tokenizer, tokenizer_identity(path)),
         ("target", dataset.manifest.target, target_identity(path)),

@@ -62,9 +62,8 @@ def compare_walk(
     differences = []
     for result, row, walk in zip(results, rows, walked, strict=True):
         sample_id = result.prompt.sample_id
-        comparable = parted.get(sample_id, len(result.plain.tokens))
         rounds = result.speculative.rounds
-        difference = first_walk_difference(target, drafter, sample_id, row, walk, rounds, comparable, tie_margin)
+        difference = first_walk_difference(target, drafter, sample_id, row, walk, rounds, parted.get(sample_id), tie_margin)
         differences += [difference] if difference is not None else []
     decoded_s = sum(r.speculative.seconds.total for r in results)
     return WalkAgreement(
@@ -104,7 +103,7 @@ def first_walk_difference(
     row: WalkRow,
     walked: Walked,
     decoded_rounds: Sequence[int],
-    num_comparable: int,
+    num_comparable: int | None,
     tie_margin: float,
 ) -> WalkDifference | None:
     """Where the walk's rounds first differ from real decoding's; None if they agree.
@@ -115,17 +114,17 @@ def first_walk_difference(
         row: the target's own text that was walked along.
         walked: its rounds.
         decoded_rounds: those of real decoding.
-        num_comparable: answer tokens in which both texts agree; rounds that reach past them aren't compared.
+        num_comparable: answer tokens before both texts part; rounds that reach past them aren't compared. None if they don't.
         tie_margin: two best logits nearer than this are a tie.
     """
-    anchor, answer_end = row.prompt_length, row.prompt_length + num_comparable
+    anchor = row.prompt_length
     for index in range(max(len(walked.rounds), len(decoded_rounds))):
         pair = [rounds[index] if index < len(rounds) else None for rounds in (walked.rounds, decoded_rounds)]
         longest = max(count or 0 for count in pair)
         if pair[0] == pair[1]:
             anchor += longest
             continue
-        if num_comparable < len(row.tokens) - row.prompt_length and anchor + longest >= answer_end:
+        if num_comparable is not None and anchor + longest >= row.prompt_length + num_comparable:
             return None
         margin = _round_margin(target, drafter, row, anchor, longest, tie_margin)
         return WalkDifference(

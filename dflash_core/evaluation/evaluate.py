@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,9 +16,10 @@ from dflash_core.checkpoint.exported import load_drafter, read_json, read_lineag
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset
 from dflash_core.data.identity import target_identity
+from dflash_core.data.plan_manifest import check_target
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import DrafterSpec
-from dflash_core.errors import CheckpointError, GateError, IdentityError
+from dflash_core.errors import CheckpointError, DataError, GateError, IdentityError
 from dflash_core.evaluation.acceptance import by_category, histogram_PK, summarise
 from dflash_core.evaluation.compare import PromptResult, compare_outputs, compare_walk
 from dflash_core.evaluation.decode import speculative_greedy, target_greedy
@@ -49,7 +51,10 @@ def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Pat
     """
     target_dir = workdir / config.target.path
     _, subjects = check_subjects(config, target_dir, drafter_dir)
-    prompts = choose_prompts(Dataset.open(prepared_dir, "heldout"), config.evaluation.num_prompts)
+    heldout = Dataset.open(prepared_dir, "heldout")
+    check_target(heldout, target_dir)
+    prompts = choose_prompts(heldout, config.evaluation.num_prompts)
+    check_lengths(prompts, config.evaluation.max_new_tokens, target_dir)
     dtype = getattr(torch, config.evaluation.dtype)
     target = Target.load(config.target.model_copy(update={"path": str(target_dir), "dtype": config.evaluation.dtype}))
     drafter = load_drafter(drafter_dir, dtype, target.device)
@@ -67,8 +72,7 @@ def check_subjects(config: Config, target_dir: Path, drafter_dir: Path) -> tuple
         CheckpointError, ConfigError, IdentityError: with both values.
     """
     spec, lineage = read_spec(drafter_dir), read_lineage(drafter_dir)
-    tree = read_json(target_dir / "config.json", "the target")
-    tree = tree.get("text_config", tree)
+    tree = _text_config(target_dir)
     for field, own in (
         ("hidden_size", spec.hidden_size),
         ("num_hidden_layers", spec.num_target_layers),
@@ -97,6 +101,23 @@ def check_subjects(config: Config, target_dir: Path, drafter_dir: Path) -> tuple
         device="cpu",
     )
     return spec, subjects
+
+
+def check_lengths(prompts: Sequence[HeldoutPrompt], max_new_tokens: int, target_dir: Path) -> None:
+    """Raise DataError where a prompt and its answer may outgrow the target's context: past it any text is as good as noise."""
+    limit = _text_config(target_dir).get("max_position_embeddings")
+    longest = max(prompts, key=lambda prompt: len(prompt.prompt_ids))
+    needed = len(longest.prompt_ids) + max_new_tokens
+    if limit is not None and needed > limit:
+        raise DataError(
+            f"prompt {longest.sample_id!r} and {max_new_tokens} new tokens make {needed} tokens, expected at most the target's "
+            f"{limit}. Lower evaluation.max_new_tokens, or data.max_length and run stage prepare again."
+        )
+
+
+def _text_config(target_dir: Path) -> dict[str, Any]:
+    tree = read_json(target_dir / "config.json", "the target")
+    return tree.get("text_config", tree)
 
 
 def decode_prompts(

@@ -1,5 +1,6 @@
 """The table that a person sees after an evaluation."""
 
+from rich.markup import escape
 from rich.table import Table
 
 from dflash_core.evaluation.acceptance import Acceptance
@@ -8,13 +9,12 @@ from dflash_core.evaluation.records import EvaluationRecord
 
 def results_table(record: EvaluationRecord) -> Table:
     """Acceptance overall and by category, agreement and speed, as a rich table."""
-    table = Table(
-        title=f"{record.subjects.drafter_path} on {record.acceptance.num_prompts} held-out prompts, {record.subjects.dtype}"
-    )
+    drafter = escape(record.subjects.drafter_path)
+    table = Table(title=f"{drafter} on {record.acceptance.num_prompts} held-out prompts, {record.subjects.dtype}")
     for heading in ("", "prompts", "tokens", "rounds", "τ", "95 %", "mean of prompts", "whole blocks"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, figures in (("all", record.acceptance), *record.by_category.items()):
-        table.add_row(name, *_cells(figures), end_section=name == "all", style="bold" if name == "all" else None)
+        table.add_row(escape(name), *_cells(figures), end_section=name == "all", style="bold" if name == "all" else None)
     outputs, walk, speed = record.outputs, record.walk, record.speed
     same = f"{outputs.num_equal} of {outputs.num_prompts} outputs equal the target's"
     ties = f", {outputs.num_ties} part at a tie" if outputs.num_ties else ""

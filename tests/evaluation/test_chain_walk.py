@@ -22,8 +22,7 @@ def agree(target: Target, drafter: object, prompts: list[list[int]], limit: int,
     rows = walk_rows(target, list(zip(prompts, plain, strict=True)), drafter.spec.target_layer_ids)
     walked = chain_walk(target, drafter, rows, block_size)
     for row, walk, rounds in zip(rows, walked, decoded, strict=True):
-        answer = len(row.tokens) - row.prompt_length
-        difference = first_walk_difference(target, drafter, "x", row, walk, rounds, answer, 1e-4)
+        difference = first_walk_difference(target, drafter, "x", row, walk, rounds, None, 1e-4)
         assert difference is None or difference.tie, difference
     return sum(len(rounds) for rounds in decoded)
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,7 +92,9 @@ def test_evaluation_measures_writes_and_can_be_read_again(world: SimpleNamespace
         assert len(sample.pieces) <= 12 and sample.pieces[0].kind == "first"
     text = io.StringIO()
     Console(file=text, width=120).print(results_table(record))
-    assert "τ" in text.getvalue() and f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs equal" in text.getvalue()
+    odd = record.model_copy(update={"by_category": {"[/b] [red]": record.acceptance}})
+    Console(file=text, width=120).print(results_table(odd))  # square brackets in a category are no markup
+    assert "[/b] [red]" in text.getvalue() and "τ" in text.getvalue() and f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs equal" in text.getvalue()
 
 
 def test_a_wrong_output_is_a_gate_that_says_no_after_the_record_is_written(
@@ -110,8 +113,21 @@ def test_a_wrong_output_is_a_gate_that_says_no_after_the_record_is_written(
     assert json.loads((tmp_path / "evaluation.json").read_text())["outputs"]["num_different"] == NUM_PROMPTS
 
 
+def test_an_output_past_its_end_is_a_gate_that_says_no(world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = stage.speculative_greedy
+
+    def longer(*arguments: object) -> object:
+        decoded = decode(*arguments)
+        return type(decoded)((*decoded.tokens, 7), (*decoded.rounds, 1), (*decoded.drafts, (7, 7, 7)), decoded.seconds)
+
+    monkeypatch.setattr(stage, "speculative_greedy", longer)
+    with pytest.raises(GateError, match=f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs differ.*expected 0"):
+        run(world, tmp_path)
+
+
 @pytest.mark.parametrize(
-    "fault", ["another target", "another vocabulary", "other layers", "no mask row", "no drafter", "no data"]
+    "fault",
+    ["another target", "another vocabulary", "other layers", "no mask row", "no drafter", "no data", "data of another", "full context"],
 )
 def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
     world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -121,7 +137,7 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
     lineage = {"target_identity": "0" * 64} if fault == "another target" else world.lineage
     export_zlab(drafter.state_dict(), drafter.spec, "target", directory, lineage)
     path = directory / "config.json"
-    tree, prepared = json.loads(path.read_text()), world.root / "prepared"
+    tree, prepared, config = json.loads(path.read_text()), world.root / "prepared", world.config
     expected: tuple[type[Exception], str] = {
         "another target": (IdentityError, "000000000000.*" + world.lineage["target_identity"][:12]),
         "another vocabulary": (IdentityError, "vocab_size 600.*has 512"),
@@ -129,6 +145,8 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
         "no mask row": (ConfigError, "mask_token_id"),
         "no drafter": (CheckpointError, "config.json"),
         "no data": (DataError, "prepare"),
+        "data of another": (IdentityError, "tokenizer 000000000000.*Re-run stage"),
+        "full context": (DataError, "2040 new tokens make .* expected at most the target's 2048"),
     }[fault]
     match fault:
         case "another vocabulary":
@@ -142,8 +160,14 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
             directory = tmp_path / "nothing"
         case "no data":
             prepared = tmp_path / "nothing"
+        case "data of another":
+            prepared = shutil.copytree(prepared, tmp_path / "prepared")
+            manifest = json.loads((prepared / "manifest.json").read_text())
+            (prepared / "manifest.json").write_text(json.dumps(manifest | {"tokenizer": "0" * 64}))
+        case "full context":
+            config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"max_new_tokens": 2040})})
     with pytest.raises(expected[0], match=expected[1]) as error:
-        evaluate(world.config, world.root, prepared, directory, tmp_path / "evaluation.json")
+        evaluate(config, world.root, prepared, directory, tmp_path / "evaluation.json")
     assert error.value.exit_code == 2 and not (tmp_path / "evaluation.json").exists()
 
 
