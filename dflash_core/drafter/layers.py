@@ -6,6 +6,7 @@ G query heads a key head, d head width, R = query slots * G.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,48 @@ from dflash_core.drafter.spec import DrafterSpec
 AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Blocks, int | None], Tensor]
 
 
-@dataclass(frozen=True)
-class Angles:
-    """cos and sin (float32, d/2 wide) of the context's positions and of the blocks' slots."""
+KeysValues = tuple[Tensor, Tensor]
+Angles = tuple[Tensor, Tensor]  # cos and sin, float32, d/2 wide
 
-    context_BTd: tuple[Tensor, Tensor]
-    slots_BAKd: tuple[Tensor, Tensor]
+
+class KeysSource(Protocol):
+    """Where a layer's keys and values of the context come from."""
+
+    def keys_values(self, attention: "DrafterAttention") -> KeysValues:
+        """k_BHTd and v_BHTd for this layer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """Context rows after `hidden_norm`, from which each layer makes its own keys; `extend` joins them to earlier ones."""
+
+    rows_BTD: Tensor
+    angles: Angles
+    extend: Callable[[KeysValues], KeysValues] = lambda pair: pair
+
+    def keys_values(self, attention: "DrafterAttention") -> KeysValues:
+        return self.extend(attention.context(self.rows_BTD, self.angles))
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """Keys and values that are at hand."""
+
+    pair: KeysValues
+
+    def keys_values(self, attention: "DrafterAttention") -> KeysValues:
+        return self.pair
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Where the blocks are and which of their slots ask: those from `first_slot` on. `angles` are of all slots, [B, A, K]."""
+
+    angles: Angles
+    blocks: Blocks
+    first_slot: int
+    attend: AttentionFunction
 
 
 class RMSNorm(nn.Module):
@@ -58,34 +95,27 @@ class DrafterAttention(nn.Module):
         self.q_norm = RMSNorm(spec.head_dim, spec.rms_norm_eps)
         self.k_norm = RMSNorm(spec.head_dim, spec.rms_norm_eps)
 
-    def context(self, context_BTD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def context(self, context_BTD: Tensor, angles: tuple[Tensor, Tensor]) -> KeysValues:
         """Keys and values of context rows, k_BHTd and v_BHTd: what a cache keeps."""
         k_BTHd = self.k_proj(context_BTD).unflatten(-1, (self.num_kv_heads, self.head_dim))
         v_BTHd = self.v_proj(context_BTD).unflatten(-1, (self.num_kv_heads, self.head_dim))
         return self._rotated(k_BTHd, self.k_norm, angles).transpose(1, 2), v_BTHd.transpose(1, 2)
 
-    def forward(
-        self,
-        x_BAKD: Tensor,
-        context: tuple[Tensor, Tensor],
-        angles: tuple[Tensor, Tensor],
-        blocks: Blocks,
-        first_slot: int,
-        attend: AttentionFunction,
-    ) -> Tensor:
-        """Attended slots from `first_slot` on, [B, A, K - first_slot, D]."""
-        cos, sin = angles
+    def forward(self, x_BAKD: Tensor, context: KeysValues, queries: Queries) -> Tensor:
+        """Attended slots from `queries.first_slot` on, [B, A, K - first_slot, D]."""
+        cos, sin = queries.angles
+        first_slot = queries.first_slot
         k_BAKHd = self.k_proj(x_BAKD).unflatten(-1, (self.num_kv_heads, self.head_dim))
         v_BAKHd = self.v_proj(x_BAKD).unflatten(-1, (self.num_kv_heads, self.head_dim))
         q_BAKNd = self.q_proj(x_BAKD[:, :, first_slot:]).unflatten(-1, (-1, self.head_dim))
         q_BAKNd = self._rotated(q_BAKNd, self.q_norm, (cos[:, :, first_slot:], sin[:, :, first_slot:]))
         q_BAKHGd = q_BAKNd.unflatten(3, (self.num_kv_heads, self.heads_per_key))
-        out_BHARd = attend(
+        out_BHARd = queries.attend(
             q_BAKHGd.permute(0, 3, 1, 2, 4, 5).flatten(3, 4),
             *context,
-            self._rotated(k_BAKHd, self.k_norm, angles).permute(0, 3, 1, 2, 4),
+            self._rotated(k_BAKHd, self.k_norm, queries.angles).permute(0, 3, 1, 2, 4),
             v_BAKHd.permute(0, 3, 1, 2, 4),
-            blocks,
+            queries.blocks,
             self.window,
         )
         out_BAKHGd = out_BHARd.unflatten(3, (-1, self.heads_per_key)).permute(0, 2, 3, 1, 4, 5)
@@ -121,16 +151,13 @@ class DrafterLayer(nn.Module):
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
 
-    def forward(
-        self,
-        x_BAKD: Tensor,
-        context: tuple[Tensor, Tensor],
-        angles: tuple[Tensor, Tensor],
-        blocks: Blocks,
-        first_slot: int,
-        attend: AttentionFunction,
-    ) -> Tensor:
-        """Slots from `first_slot` on; all slots of the input are keys."""
-        attended = self.self_attn(self.input_layernorm(x_BAKD, for_linear=True), context, angles, blocks, first_slot, attend)
-        x_BAKD = x_BAKD[:, :, first_slot:] + attended
+    def forward(self, x_BAKD: Tensor, context: KeysSource, queries: Queries) -> Tensor:
+        """Slots from `queries.first_slot` on; all slots of the input are keys.
+
+        The context's keys are made here, not by the caller, so that all parameters of a layer are read within its
+        own forward: sharding gathers them there.
+        """
+        keys_values = context.keys_values(self.self_attn)
+        attended = self.self_attn(self.input_layernorm(x_BAKD, for_linear=True), keys_values, queries)
+        x_BAKD = x_BAKD[:, :, queries.first_slot :] + attended
         return x_BAKD + self.mlp(self.post_attention_layernorm(x_BAKD, for_linear=True))

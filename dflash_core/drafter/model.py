@@ -8,13 +8,14 @@ Dims: B batch rows, T context rows, A anchors, K block slots (anchor included), 
 F features width, N newly committed rows, H key/value heads, d head width.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dflash_core.drafter.attention import Blocks, fast_attention, reference_attention
-from dflash_core.drafter.layers import DrafterLayer, RMSNorm
+from dflash_core.drafter.layers import Context, DrafterLayer, KeysValues, Queries, RMSNorm
 from dflash_core.drafter.rope import Rope
 from dflash_core.drafter.spec import DrafterSpec
 
@@ -23,16 +24,16 @@ class DrafterCache:
     """Keys and values of the committed context rows, a pair a layer; blocks are never kept."""
 
     def __init__(self, num_layers: int) -> None:
-        self._layers: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
+        self._layers: list[KeysValues | None] = [None] * num_layers
 
     @property
     def length(self) -> int:
         """Committed context rows, which is also the position of the next anchor."""
         return 0 if self._layers[0] is None else self._layers[0][0].shape[2]
 
-    def append(self, layer: int, k_1HNd: Tensor, v_1HNd: Tensor) -> tuple[Tensor, Tensor]:
-        """Add rows; returns all keys and values of the layer."""
-        kept = self._layers[layer]
+    def append(self, layer: int, new: KeysValues) -> KeysValues:
+        """Add the rows k_1HNd and v_1HNd; returns all keys and values of the layer."""
+        kept, (k_1HNd, v_1HNd) = self._layers[layer], new
         pair = (k_1HNd, v_1HNd) if kept is None else (torch.cat((kept[0], k_1HNd), dim=2), torch.cat((kept[1], v_1HNd), dim=2))
         self._layers[layer] = pair
         return pair
@@ -73,18 +74,16 @@ class Drafter(nn.Module):
         K = block_embeds_BAKD.shape[2]
         last = len(self.layers) - 1
         attend = fast_attention if attention == "fast" else reference_attention
-        context_BTD = self.context(features_BTF)
-        positions_BAK = anchors_BA[..., None] + torch.arange(K, device=anchors_BA.device)
-        slot_angles = self.rope(positions_BAK)
-        context_angles = self.rope(torch.arange(features_BTF.shape[1], device=anchors_BA.device)[None])
+        positions_1T = torch.arange(features_BTF.shape[1], device=anchors_BA.device)[None]
+        context = Context(self.context(features_BTF), self.rope(positions_1T))
+        slot_angles = self.rope(anchors_BA[..., None] + torch.arange(K, device=anchors_BA.device))
         heads_per_key = self.spec.num_heads // self.spec.num_kv_heads
         all_slots = Blocks.plan(anchors_BA, K, heads_per_key)
         label_slots = Blocks.plan(anchors_BA, K, heads_per_key, first_slot=1) if label_slots_only else all_slots
         x_BAKD = block_embeds_BAKD.to(self.norm.weight.dtype)
         for index, layer in enumerate(self.layers):
-            context = layer.self_attn.context(context_BTD, context_angles)
             blocks, first_slot = (label_slots, int(label_slots_only)) if index == last else (all_slots, 0)
-            x_BAKD = layer(x_BAKD, context, slot_angles, blocks, first_slot, attend)
+            x_BAKD = layer(x_BAKD, context, Queries(slot_angles, blocks, first_slot, attend))
         return self.norm(x_BAKD)
 
     def context(self, features_BTF: Tensor) -> Tensor:
@@ -116,8 +115,8 @@ class Drafter(nn.Module):
         slot_angles = self.rope(torch.arange(anchor, anchor + K, device=device)[None, None])
         anchors_11 = torch.full((1, 1), anchor, device=device)
         blocks = Blocks.plan(anchors_11, K, self.spec.num_heads // self.spec.num_kv_heads)
+        queries = Queries(slot_angles, blocks, 0, reference_attention)
         x_1AKD = block_embeds_1KD.to(self.norm.weight.dtype)[:, None]
         for index, layer in enumerate(self.layers):
-            context = cache.append(index, *layer.self_attn.context(context_1ND, context_angles))
-            x_1AKD = layer(x_1AKD, context, slot_angles, blocks, 0, reference_attention)
+            x_1AKD = layer(x_1AKD, Context(context_1ND, context_angles, partial(cache.append, index)), queries)
         return self.norm(x_1AKD)[:, 0]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from dflash_core.drafter.attention import Blocks, reference_attention
+from dflash_core.drafter.layers import KnownKeys, Queries
 from dflash_core.drafter.model import Drafter
 from dflash_core.evaluation.chain_walk import Walked, Walker, WalkRow, block_embeds, make_walkers, padded_features
 from dflash_core.evaluation.decode import head_logits, resolve_block_size
@@ -57,6 +58,7 @@ def _draft(target: Target, drafter: Drafter, context: Context, running: Sequence
     angles = drafter.rope(anchors_B1[..., None] + torch.arange(num_slots, device=anchors_B1.device))
     blocks = Blocks.plan(anchors_B1, num_slots, drafter.spec.num_heads // drafter.spec.num_kv_heads)
     x_B1KD = block_embeds(target, drafter, ids_B1, num_slots, drafter.fc.weight.dtype)
-    for layer, keys_and_values in zip(drafter.layers, context, strict=True):
-        x_B1KD = layer(x_B1KD, keys_and_values, angles, blocks, 0, reference_attention)
+    queries = Queries(angles, blocks, 0, reference_attention)
+    for layer, keys_values in zip(drafter.layers, context, strict=True):
+        x_B1KD = layer(x_B1KD, KnownKeys(keys_values), queries)
     return drafter.norm(x_B1KD)[:, 0, 1:]
