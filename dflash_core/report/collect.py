@@ -45,6 +45,7 @@ def collect(config: Config, workdir: Path) -> Facts:
         overall=_measured(evaluation.acceptance),
         categories={name: _measured(a) for name, a in evaluation.by_category.items()},
         buckets=tuple(sorted((int(bound), rows) for bound, rows in plan.histogram.items())),
+        bucket_multiple=plan.bucket["multiple"],
         lengths=tuple((start, bins[start]) for start in range(min(bins), max(bins) + BIN_TOKENS, BIN_TOKENS)),
         padding_waste=plan.padding_waste,
         samples=tuple(_sample(s) for s in evaluation.samples),
@@ -57,8 +58,9 @@ def _read_evaluation(path: Path) -> EvaluationRecord:
         return EvaluationRecord.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}, expected the output of stage evaluate. Run evaluate first.") from None
-    except ValidationError as error:
-        raise DataError(f"{path} is no evaluation of this version ({error.error_count()} faults). Run stage evaluate again.") from None
+    except (UnicodeDecodeError, ValidationError) as error:
+        fault = str(error).splitlines()[0]
+        raise DataError(f"{path} is no evaluation of this version ({fault}). Run stage evaluate again.") from None
 
 
 def _curves(records: tuple[Record, ...]) -> TrainingCurves:
@@ -88,7 +90,7 @@ def _headline(curves: TrainingCurves, evaluation: EvaluationRecord, plan: PlanMa
     acceptance, outputs = evaluation.acceptance, evaluation.outputs
     last = curves.loss[-max(1, len(curves.loss) // 10) :]
     return {
-        "acceptance length τ": f"{_number(acceptance.tau)} ({_number(acceptance.tau_low)} to {_number(acceptance.tau_high)})",
+        "acceptance length τ": _with_interval(acceptance, 2),
         "outputs equal to the target's": f"{outputs.num_equal} of {outputs.num_prompts}"
         + (f", {outputs.num_ties} ties" if outputs.num_ties else ""),
         "speed against the target alone": f"{evaluation.speed.speedup:.2f} ×",
@@ -102,7 +104,7 @@ def _evaluation_rows(evaluation: EvaluationRecord) -> dict[str, str]:
     a, o, w, s = evaluation.acceptance, evaluation.outputs, evaluation.walk, evaluation.speed
     parts = {"target": s.target_s, "drafter": s.drafter_s, "prefill": s.prefill_s, "rest": s.overhead_s}
     return {
-        "τ pooled, 95 %": f"{_number(a.tau, 3)} ({_number(a.tau_low, 3)} to {_number(a.tau_high, 3)})",
+        "τ pooled, 95 %": _with_interval(a, 3),
         "τ, mean of prompts": _number(a.tau_prompt_mean, 3),
         "τ without the bonus token": _number(a.tau_without_bonus, 3),
         "held-out prompts": str(a.num_prompts),
@@ -178,6 +180,11 @@ def _sample(decoded: DecodedSample) -> SampleDecode:
     return SampleDecode(
         sample_id=decoded.sample_id, category=decoded.category, tau=decoded.tau, prompt=decoded.prompt, blocks=tuple(blocks)
     )
+
+
+def _with_interval(a: Acceptance, digits: int) -> str:
+    interval = f" ({_number(a.tau_low, digits)} to {_number(a.tau_high, digits)})" if a.tau_low is not None else ""
+    return _number(a.tau, digits) + interval
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -52,7 +52,7 @@ class Facts:
         headline: the few numbers to look at first, label to text, in order.
         identity: what ran on what: label to text.
         evaluation: rows of the evaluation table: label to text.
-        buckets: (bucket length in tokens, rows) in ascending order.
+        buckets: (bucket length in tokens, rows) in ascending order; lengths are multiples of `bucket_multiple`.
         lengths: rows by length: (lower bound of a bin, rows).
         padding_waste: share of padded tokens.
         categories: acceptance by category of prompt.
@@ -66,6 +66,7 @@ class Facts:
     overall: Measured
     categories: dict[str, Measured]
     buckets: tuple[tuple[int, int], ...]
+    bucket_multiple: int
     lengths: tuple[tuple[int, int], ...]
     padding_waste: float
     samples: tuple[SampleDecode, ...]

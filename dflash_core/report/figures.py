@@ -5,6 +5,7 @@ interface, without pyplot: that has a global state and wants a display.
 """
 
 import io
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib
@@ -24,6 +25,7 @@ GRID = "#e4e7eb"
 SIZE_INCHES = (6.4, 3.3)
 # More points than pixels only make the file larger: 6.4 inches at 150 dpi.
 MOST_POINTS = 960
+MOST_NAME = 40
 STYLE = {
     "svg.fonttype": "path",
     "svg.hashsalt": "dflash",  # ids, and so the file's bytes, are the same from run to run
@@ -77,7 +79,7 @@ def _loss(curves: TrainingCurves) -> Figure:
     steps = np.asarray(curves.steps)
     axes.plot(steps[keep], np.asarray(curves.loss)[keep], color=PALE, linewidth=0.8, label="each step")
     axes.plot(steps[keep], smooth(curves.loss, _span(curves))[keep], color=BLUE, linewidth=1.6, label="moving average")
-    axes.legend(loc="upper right")
+    _legend(figure)
     return figure
 
 
@@ -89,12 +91,11 @@ def _acceptance(curves: TrainingCurves, overall: Measured) -> Figure:
     if curves.eval_steps:
         axes.plot(curves.eval_steps, curves.eval_tau, "o-", color=BLUE, markersize=4, linewidth=1.4, label="τ, held out, at checkpoints")
     if overall.tau is not None:
-        below, above = overall.tau - (overall.low or overall.tau), (overall.high or overall.tau) - overall.tau
         axes.errorbar(
-            [steps[-1]], [overall.tau], yerr=[[below], [above]], fmt="D", color=ORANGE, capsize=4, markersize=6, label="τ, real decoding, 95 %"
+            [steps[-1]], [overall.tau], yerr=_interval(overall), fmt="D", color=ORANGE, capsize=4, markersize=6, label="τ, real decoding, 95 %"
         )
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
-    axes.legend(loc="upper left")
+    _legend(figure)
     return figure
 
 
@@ -131,7 +132,7 @@ def _positions(overall: Measured, slot_accuracy: Sequence[float | None]) -> Figu
         axes.plot(*zip(*known, strict=True), "s--", color=ORANGE, markersize=3.5, linewidth=1, label="accuracy in training, on its own")
     axes.set_ylim(0, 1)
     axes.set_xticks(slots)
-    axes.legend(loc="upper right")
+    _legend(figure)
     return figure
 
 
@@ -149,10 +150,10 @@ def _categories(categories: dict[str, Measured]) -> Figure:
     height = max(SIZE_INCHES[1], 0.3 * len(known) + 0.8)
     figure, axes = _axes("τ, tokens per target forward", "", (SIZE_INCHES[0], height))
     for row, (tau, _, measured) in enumerate(known):
-        low, high = measured.low or tau, measured.high or tau
         axes.barh(row, tau, color=PALE)
-        axes.errorbar([tau], [row], xerr=[[max(tau - low, 0)], [max(high - tau, 0)]], fmt="o", color=BLUE, capsize=3, markersize=4)
-    axes.set_yticks(range(len(known)), [f"{name} ({m.num_prompts})" for _, name, m in known])
+        axes.errorbar([tau], [row], xerr=_interval(measured), fmt="o", color=BLUE, capsize=3, markersize=4)
+    names = [f"{textwrap.shorten(name, MOST_NAME, placeholder='…')} ({m.num_prompts})" for _, name, m in known]
+    axes.set_yticks(range(len(known)), names, parse_math=False)  # a dollar in a name is no formula
     axes.axvline(1.0, color=INK, linewidth=0.8, linestyle=":")
     axes.grid(axis="y", visible=False)
     return figure
@@ -161,15 +162,27 @@ def _categories(categories: dict[str, Measured]) -> Figure:
 def _lengths(facts: Facts) -> Figure:
     figure, axes = _axes("tokens of a sample", "samples")
     bounds, rows = np.asarray(facts.buckets).T
-    multiple = int(np.diff(bounds).min()) if len(bounds) > 1 else int(bounds[0])
-    axes.bar(bounds - multiple / 2, rows, width=multiple * 0.94, color=PALE, label=f"buckets, multiples of {multiple}")
+    multiple = facts.bucket_multiple
+    axes.bar(bounds - multiple / 2, rows, width=multiple * 0.94, color=PALE, label=f"buckets, multiples of {multiple}: padding {facts.padding_waste:.1%}")
     if facts.lengths:
         lower, count = np.asarray(facts.lengths).T
         width = int(np.diff(lower).min()) if len(lower) > 1 else multiple
         # The finer bins are scaled to the buckets' area, so that both show one density.
         axes.step(lower, count * multiple / width, where="post", color=BLUE, linewidth=1, label="lengths, same scale")
-    axes.legend(loc="upper right", title=f"padding {facts.padding_waste:.1%} of padded tokens")
+    _legend(figure)
     return figure
+
+
+def _interval(measured: Measured) -> list[list[float]] | None:
+    """Lengths of an error bar; few draws can give an interval that the value itself lies beside."""
+    if measured.tau is None or measured.low is None or measured.high is None:
+        return None
+    return [[max(measured.tau - measured.low, 0)], [max(measured.high - measured.tau, 0)]]
+
+
+def _legend(figure: Figure) -> None:
+    """Above the axes, where no curve can run: a good drafter's fill every corner."""
+    figure.legend(loc="outside upper left", ncols=3, fontsize=8)
 
 
 def _axes(x: str, y: str, size: tuple[float, float] = SIZE_INCHES) -> tuple[Figure, Axes]:

@@ -1,10 +1,15 @@
 """Gathering a report's facts from what the stages leave."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from dflash_core.errors import DataError
+from dflash_core.evaluation.acceptance import histogram_PK, summarise
 from dflash_core.evaluation.records import Piece
 from dflash_core.evaluation.records import SampleDecode as DecodedSample
-from dflash_core.report.collect import _curves, _sample, _slot_accuracy
+from dflash_core.report.collect import _curves, _read_evaluation, _sample, _slot_accuracy, _with_interval
 from dflash_core.training.records import EvalRecord, StepRecord
 
 
@@ -39,3 +44,17 @@ def test_tokens_of_a_round_make_one_block_and_the_prefills_counts_none() -> None
     pieces = tuple(Piece(text=letter, kind=kind, round=number) for letter, (kind, number) in zip("abcde", kinds, strict=True))
     sample = _sample(DecodedSample(sample_id="x", category="c", prompt="p", tau=1.3, pieces=pieces))
     assert sample.blocks == ((0, "a"), (2, "bc"), (1, "d"), (1, "e"))
+
+
+@pytest.mark.parametrize("content", [b'{"format": 1, "subj', b"\xff\xfe", b"[]"])
+def test_a_broken_evaluation_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "evaluation.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"evaluation\.json is no evaluation of this version .*Run stage evaluate again") as caught:
+        _read_evaluation(tmp_path / "evaluation.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_single_prompts_acceptance_is_shown_without_an_interval() -> None:
+    table_PK = histogram_PK([(2, 1, 3)], 4)
+    assert _with_interval(summarise(table_PK), 2) == "2.00"
+    assert _with_interval(summarise(np.concatenate([table_PK, table_PK])), 2) == "2.00 (2.00 to 2.00)"

@@ -1,5 +1,6 @@
 """The report page: complete, self-contained, and honest about missing numbers."""
 
+import dataclasses
 import math
 import re
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_core.report.facts import Facts, Measured, SampleDecode, TrainingCurves
-from dflash_core.report.figures import draw_all, smooth
+from dflash_core.report.figures import _lengths, draw_all, smooth
 from dflash_core.report.page import render
 
 
@@ -47,6 +48,7 @@ def synthetic(num_steps: int = 900) -> Facts:
         overall=measured(),
         categories={"arithmetic": measured(2.1, 5), "story": measured(1.4, 4), "small code": measured(1.9, 6)},
         buckets=tuple((32 * k, int(200 * math.exp(-((k - 5) ** 2) / 8))) for k in range(1, 13)),
+        bucket_multiple=32,
         lengths=tuple((8 * k, int(50 * math.exp(-((k / 4 - 4.5) ** 2) / 8))) for k in range(48)),
         padding_waste=0.087,
         samples=(
@@ -101,3 +103,24 @@ def test_a_run_of_one_step_is_drawn() -> None:
         grad_norm=c.grad_norm[:1], slot_accuracy=(None,), eval_steps=(), eval_tau=(),
     )  # fmt: skip
     assert "loss" in draw_all(Facts(**{**vars(facts), "curves": few}))
+
+
+def test_names_of_categories_are_no_formulas_and_may_be_long() -> None:
+    categories = {"from $5 to \\bad{$6}": measured(), "a very long " * 30: measured(1.5)}
+    svg = draw_all(dataclasses.replace(synthetic(20), categories=categories))["categories"]
+    assert len(svg) > 1000
+
+
+def test_an_interval_beside_its_value_and_a_missing_one_are_drawn() -> None:
+    beside = dataclasses.replace(measured(1.7), low=1.8, high=1.8)
+    missing = dataclasses.replace(measured(1.7), low=None, high=None)
+    for odd in (beside, missing):
+        figures = draw_all(dataclasses.replace(synthetic(20), overall=odd, categories={"a": odd, "b": odd}))
+        assert {"acceptance", "categories"} <= set(figures)
+
+
+def test_sparse_buckets_keep_their_multiple_and_the_legend_covers_no_data() -> None:
+    figure = _lengths(dataclasses.replace(synthetic(20), buckets=((64, 3), (160, 2))))
+    assert "multiples of 32" in " ".join(text.get_text() for text in figure.legends[0].get_texts())
+    assert [bar.get_width() for bar in figure.axes[0].patches] == pytest.approx([32 * 0.94] * 2, rel=1e-6)
+    assert figure.axes[0].get_legend() is None
