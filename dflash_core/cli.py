@@ -18,6 +18,7 @@ from dflash_core.errors import DflashError
 if TYPE_CHECKING:
     from dflash_core.config import Config
 
+BAD_INPUT = 2
 INTERRUPTED = 4
 FAULT_OF_OURS = 1
 TYPERS_INTERRUPTED = 130
@@ -201,6 +202,12 @@ def main(arguments: list[str]) -> int:
             raise
         typer.echo(f"Error: {error}", err=True)
         return error.exit_code
+    except OSError as error:  # a full disk, a directory in a file's place, no permission: none of these is a fault of ours
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"Error: {where}{error.strerror or error}. Free space, or correct the path or its permissions.", err=True)
+        return BAD_INPUT
     except Exception as error:
         if debug:
             raise

@@ -56,6 +56,7 @@ def test_bad_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]
         (GateError("the gate said no; look."), 3, "the gate"),
         (Stopped("stopped at step 5; resume."), 4, "step 5"),
         (KeyboardInterrupt(), 4, "Stopped"),
+        (OSError(28, "No space left on device", "build/report/report.tmp"), 2, "build/report/report.tmp: No space left on device"),
         (RuntimeError("a bug"), 1, "a bug"),
     ],
     ids=lambda value: type(value).__name__,
@@ -91,7 +92,8 @@ def test_module_form_refuses_a_missing_configuration(tmp_path: Path) -> None:
 def test_convert_wants_one_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("dflash_core.target.convert")
     assert cli.main(["convert", "--out", str(tmp_path / "t"), "--tiny", "--package", "x"]) == 2
-    assert cli.main(["convert", "--out", str(tmp_path / "t"), "--package", "no_such_package"]) == 2
+    for package in ("no_such_package", "no_such.package", ""):
+        assert cli.main(["convert", "--out", str(tmp_path / "t"), "--package", package]) == 2, package
     assert "not installed" in capsys.readouterr().err
 
 

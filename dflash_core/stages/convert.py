@@ -26,7 +26,10 @@ def gguf_of_package(package: str) -> Path:
     Raises:
         DataError: no such package, or not exactly one file in it.
     """
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # a dotted name whose parent is missing; an empty one
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"package {package} is not installed, expected one that ships a GGUF file. Install it.")
     files = [path for place in spec.submodule_search_locations for path in sorted(Path(place).glob("*.gguf"))]
