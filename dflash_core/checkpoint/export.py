@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from dflash_core.checkpoint.exported import CONFIG, LINEAGE, WEIGHTS, checked_weights, read_json, zlab_shapes
 from dflash_core.drafter.spec import DrafterSpec
-from dflash_core.errors import CheckpointError, IdentityError
+from dflash_core.errors import CheckpointError, DataError, IdentityError
 
 CARD = "README.md"
 UNPROVEN = "unproven"
@@ -46,6 +46,7 @@ def export_zlab(
 
     Raises:
         CheckpointError: key set, shapes or finiteness of `state` are wrong, or what was read back differs.
+        DataError: the file system refused (disk full, no permission); an earlier export stays as it was.
     """
     weights = checked_weights(state, zlab_shapes(spec), dtype)
     config = spec.to_zlab_config() | {"dtype": str(dtype).removeprefix("torch.")}
@@ -111,14 +112,18 @@ def read_target_embeddings(target_dir: Path) -> tuple[torch.Tensor, torch.Tensor
 
     Raises:
         CheckpointError: there is no safetensors file, or no embedding in it.
+        DataError: a file can't be read.
     """
     found: dict[str, torch.Tensor] = {}
     for path in sorted(target_dir.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 (not a dict: an open file can't be iterated)
-                for name in ("embed_tokens.weight", "lm_head.weight"):
-                    if key == name or key.endswith("." + name):
-                        found[name] = file.get_tensor(key)
+        try:
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 (not a dict: an open file can't be iterated)
+                    for name in ("embed_tokens.weight", "lm_head.weight"):
+                        if key == name or key.endswith("." + name):
+                            found[name] = file.get_tensor(key)
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{path} can't be read as safetensors: {error}. Make or download the target again.") from None
     if "embed_tokens.weight" not in found:
         raise CheckpointError(
             f"{target_dir} holds no tensor embed_tokens.weight in safetensors; convert the target, or name its directory."
@@ -154,11 +159,11 @@ def _self_check(directory: Path, config: Mapping[str, Any], weights: Mapping[str
 
 def _publish(out_dir: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a directory beside `out_dir`, then put it in its place; files 0644, so that a server can read them."""
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
     suffix = uuid.uuid4().hex[:8]
     fresh, old = (out_dir.with_name(f".{out_dir.name}.{kind}-{suffix}") for kind in ("tmp", "old"))
-    fresh.mkdir(mode=0o755)
     try:
+        out_dir.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir(mode=0o755)
         write(fresh)
         for path in (*fresh.iterdir(), fresh):
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -167,10 +172,9 @@ def _publish(out_dir: Path, write: Callable[[Path], None]) -> None:
             out_dir.rename(old)
         fresh.rename(out_dir)
         _sync(out_dir.parent)
-    except OSError as error:
-        raise CheckpointError(
-            f"{out_dir} can't be written: {error.strerror or error}. Free space or name another directory."
-        ) from None
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk by its own error, which is no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{out_dir} can't be written: {reason}. Free space or name another directory.") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

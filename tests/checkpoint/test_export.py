@@ -1,7 +1,10 @@
 """Exports: exact keys and values, both layouts' configuration, refusal of what isn't a drafter, whole or not at all."""
 
 import json
+import resource
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from dflash_core.checkpoint.export import export_speculators, export_zlab
 from dflash_core.checkpoint.exported import load_drafter, read_lineage, zlab_shapes
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import DrafterSpec
-from dflash_core.errors import CheckpointError, ConfigError, DflashError, IdentityError
+from dflash_core.errors import CheckpointError, ConfigError, DataError, DflashError, IdentityError
 
 LINEAGE = {"target_identity": "ab" * 32, "run": "demo", "step": 7}
 
@@ -134,6 +137,40 @@ def test_bad_weights_are_refused_and_the_old_export_stays(tmp_path: Path) -> Non
             export_zlab(state, drafter.spec, "toy", out, {})
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@contextmanager
+def no_file_above(num_bytes: int) -> Iterator[None]:
+    """The kernel refuses writes past `num_bytes`, which libraries report the same way as a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_one_sentence_and_the_old_export_stays(tmp_path: Path) -> None:
+    drafter, out = make_drafter(1), tmp_path / "out"
+    export_zlab(drafter.state_dict(), drafter.spec, "toy", out, {})
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with no_file_above(4096), pytest.raises(DataError, match="out can't be written: .*Free space") as caught:
+        export_zlab(drafter.state_dict(), drafter.spec, "toy", out, {})
+    assert "\n" not in str(caught.value)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_place_that_is_no_directory_and_a_damaged_target_are_one_sentence(tmp_path: Path) -> None:
+    drafter = make_drafter(1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="can't be written: File exists"):
+        export_zlab(drafter.state_dict(), drafter.spec, "toy", tmp_path / "file/out", {})
+    target = save_target(tmp_path / "target")
+    weights = target / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(DataError, match="model.safetensors can't be read"):
+        export_speculators(drafter.state_dict(), drafter.spec, str(target), tmp_path / "out", {})
 
 
 @pytest.mark.parametrize(

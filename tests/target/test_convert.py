@@ -1,11 +1,12 @@
 """Targets made here: complete, readable by everyone, the same each time, and reused while they verify."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from dflash_core.config import TargetConfig
 from dflash_core.data.identity import target_identity
@@ -53,6 +54,26 @@ def test_an_undamaged_result_is_kept_and_a_damaged_one_remade(tmp_path: Path) ->
     (out / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     make_tiny_target(out, seed=0)
     assert (out / "model.safetensors").read_bytes() == content
+
+
+# The tiny target's weights are 517 kB, its tokenizer 21 kB; either may be what a full disk refuses.
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_full_disk_is_one_sentence_and_the_old_target_stays(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "target"
+    make_tiny_target(out, seed=0)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    if name == "tokenizer.json":
+        monkeypatch.setattr(Qwen3ForCausalLM, "save_pretrained", lambda *_: None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))  # refuses as a full disk does, by the same libraries' errors
+    try:
+        with pytest.raises(DataError, match="target can't be written: .*Free space") as caught:
+            make_tiny_target(out, seed=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(caught.value)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
 def test_files_can_be_read_by_everyone_and_name_no_place(tiny_dir: Path) -> None:
