@@ -14,13 +14,15 @@ from rich.console import Console
 import dflash_core.evaluation.evaluate as stage
 from dflash_core.checkpoint.export import export_zlab
 from dflash_core.checkpoint.exported import load_drafter
-from dflash_core.config import Config, parse_config
+from dflash_core.config import Config, TargetConfig, parse_config
 from dflash_core.data.dataset import Dataset, Sample
 from dflash_core.data.identity import target_identity
 from dflash_core.data.prepare import prepare
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import from_target
 from dflash_core.errors import CheckpointError, ConfigError, DataError, GateError, IdentityError
+from dflash_core.evaluation.compare import PromptResult
+from dflash_core.evaluation.decode import Decoded, TimeSplit, target_greedy
 from dflash_core.evaluation.evaluate import evaluate
 from dflash_core.evaluation.prompts import choose_prompts, split_first_answer
 from dflash_core.evaluation.records import EvaluationRecord
@@ -111,6 +113,40 @@ def test_a_wrong_output_is_a_gate_that_says_no_after_the_record_is_written(
     with pytest.raises(GateError, match=f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs differ.*expected 0"):
         run(world, tmp_path)
     assert json.loads((tmp_path / "evaluation.json").read_text())["outputs"]["num_different"] == NUM_PROMPTS
+
+
+def test_both_ways_of_decoding_end_at_the_targets_stop_tokens(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = choose_prompts(Dataset.open(world.root / "prepared", "heldout"), 1)
+    answer = target_greedy(world.target, prompts[0].prompt_ids, 12, ()).tokens
+    stop = answer[3]
+    monkeypatch.setattr(stage, "stop_token_ids", lambda model, tokenizer: frozenset({stop}))
+    (result,) = stage.decode_prompts(world.target, world.drafter.eval(), prompts, 12)
+    assert result.plain.tokens == result.speculative.tokens == answer[: answer.index(stop) + 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_target_is_loaded_in_the_dtype_of_the_evaluation(world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    class Loaded(Exception):
+        pass
+
+    def load(config: TargetConfig) -> None:
+        raise Loaded(config.dtype)
+
+    monkeypatch.setattr(stage.Target, "load", load)
+    config = world.config.model_copy(update={"evaluation": world.config.evaluation.model_copy(update={"dtype": dtype})})
+    with pytest.raises(Loaded, match=dtype):
+        run(world, world.root, config=config)
+
+
+def test_speed_up_is_plain_over_speculative_seconds() -> None:
+    plain = Decoded((1, 2, 3, 4), (1, 1, 1), (), TimeSplit(total=6.0, prefill=1.0, target=4.0, drafter=0.0))
+    fast = Decoded((1, 2, 3, 4), (3,), ((2, 3),), TimeSplit(total=2.0, prefill=0.5, target=0.8, drafter=0.4))
+    speed = stage.measure_speed([PromptResult(None, plain, fast)] * 2)
+    assert (speed.plain_s, speed.speculative_s, speed.speedup) == (12.0, 4.0, 3.0)
+    assert (speed.plain_tokens_per_s, speed.speculative_tokens_per_s) == (8 / 12, 2.0)
+    assert (speed.prefill_s, speed.target_s, speed.drafter_s, speed.overhead_s) == pytest.approx((1.0, 1.6, 0.8, 0.6))
 
 
 def test_an_output_past_its_end_is_a_gate_that_says_no(world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
