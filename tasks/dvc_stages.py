@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
-from dvc.repo import Repo
+from dvc.repo import Repo, lock_repo
 
 from dflash_core.errors import ConfigError
 
@@ -48,7 +48,9 @@ def init_repository(root: Path, cache: Path) -> None:
         with repo.config.edit("repo") as settings:
             settings["core"]["analytics"] = False
             settings["core"]["check_update"] = False
-            settings["cache"] = {"dir": str(cache)}
+            # Never hard links, whatever the user's own settings say: a write into such an output, which root may do
+            # although it is read-only, changes the cache under the same hash. A reflink costs no space and is safe.
+            settings["cache"] = {"dir": str(cache), "type": ["reflink", "copy"]}
         repo.close()
 
 
@@ -72,11 +74,16 @@ def is_up_to_date(root: Path, name: str) -> bool:
 
 
 def commit_outputs(root: Path, name: str) -> dict[str, str]:
-    """Hash the stage's outputs, put them into the cache, note them in dvc.lock. Gives each output's hash."""
+    """Hash the stage's outputs, put those that are to be cached into the cache, note all in dvc.lock. Gives each output's hash."""
 
     def commit(repo: Repo) -> dict[str, str]:
-        repo.commit(name, force=True)
-        (stage,) = repo.stage.collect(name)
+        with lock_repo(repo):
+            (stage,) = repo.stage.collect(name)
+            # Not Repo.commit: it also records the run in DVC's run cache, which copies outputs declared `cache: false`
+            # into the cache (dvc/stage/cache.py, StageCache.save). `dvc repro` records only runs without such outputs.
+            stage.save(run_cache=all(out.use_cache for out in stage.outs))
+            stage.commit()
+            stage.dump(update_pipeline=False)
         return {out.def_path: str(out.hash_info.value) for out in stage.outs}
 
     return _ask(root, commit)

@@ -108,6 +108,32 @@ def test_a_stage_is_up_to_date_after_commit_until_something_changes(tmp_path: Pa
         assert dvc_stages.is_up_to_date(root, "copy"), name
 
 
+def test_an_output_that_is_not_to_be_cached_is_hashed_only(tmp_path: Path) -> None:
+    root, stages = _copying_workspace(tmp_path), {"cmd": "make", "deps": ["in"], "outs": ["out", {"big": {"cache": False}}]}
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"make": stages}}))
+    (root / "out").write_text("small")
+    (root / "big").mkdir()
+    (root / "big/shard").write_text("features")
+    hashes = dvc_stages.commit_outputs(root, "make")
+    assert hashes["big"].endswith(".dir") and hashes["big"] in (root / "dvc.lock").read_text()
+    objects = [path.read_text() for path in (tmp_path / "cache/files").rglob("*") if path.is_file()]
+    assert objects == ["small"]
+    assert dvc_stages.is_up_to_date(root, "make")
+    (root / "big/shard").write_text("FEATURES")
+    assert not dvc_stages.is_up_to_date(root, "make")
+
+
+def test_writing_into_an_output_leaves_the_cache_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("[cache]\n    type = hardlink\n")  # a user's own setting, for all of their repositories
+    monkeypatch.setenv("DVC_GLOBAL_CONFIG_DIR", str(tmp_path))
+    root = _copying_workspace(tmp_path)
+    (root / "out").write_text("1")
+    dvc_stages.commit_outputs(root, "copy")
+    (root / "out").chmod(0o644)
+    (root / "out").write_text("2")
+    assert [path.read_text() for path in (tmp_path / "cache/files").rglob("*") if path.is_file()] == ["1"]
+
+
 def test_faults_of_dvc_are_one_sentence(tmp_path: Path) -> None:
     root = _copying_workspace(tmp_path)
     with pytest.raises(ConfigError, match="no-such-stage"):
