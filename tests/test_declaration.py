@@ -31,6 +31,11 @@ def test_every_code_dependency_exists() -> None:
     assert [dep for dep in sorted(code) if not (PROJECT / dep.removeprefix("${project}/")).exists()] == []
 
 
+def test_every_conversation_file_is_a_dependency() -> None:
+    """DVC can't list them, so the file at the root names the first one only; a workspace's copy names all."""
+    assert len(PARAMS["data"]["conversations"]) == 1, "dvc.yaml watches the first file only; name the others there, too"
+
+
 def test_the_shipped_configurations_are_valid() -> None:
     for path in (PROJECT / "params.yaml", *(PROJECT / "profiles").glob("*.yaml")):
         assert load_config(path).training.max_steps is not None  # both end in minutes
