@@ -8,9 +8,10 @@ import torch
 
 from dflash_core.drafter.model import Drafter
 from dflash_core.evaluation.chain_walk import Walked, WalkRow, chain_walk
-from dflash_core.evaluation.compare import first_walk_difference
-from dflash_core.evaluation.decode import propose_tokens, speculative_greedy, target_greedy
+from dflash_core.evaluation.compare import PromptResult, compare_outputs, compare_walk, first_walk_difference
+from dflash_core.evaluation.decode import Decoded, propose_tokens, speculative_greedy, target_greedy
 from dflash_core.evaluation.lockstep import lockstep_walk
+from dflash_core.evaluation.prompts import HeldoutPrompt
 from dflash_core.evaluation.walk_set import walk_rows
 from dflash_core.target.model import Target
 
@@ -41,6 +42,22 @@ def test_deep_blocks_agree_with_real_decoding(target: Target, lab: SimpleNamespa
         for limit in (1, 2, 30):
             agree(target, drafter, [prompt], limit, set(), None)
         agree(target, drafter, [prompt], 40, {text[len(prompt) + 9]}, None)
+
+
+def test_rounds_past_the_place_where_two_texts_part_are_not_compared(llama: Target, lab: SimpleNamespace) -> None:
+    prompt = lab.prompts(2)[1]
+    plain = target_greedy(llama, prompt, 20, ())
+    drafter = lab.OracleDrafter(llama, [*prompt, *plain.tokens, *([0] * lab.BLOCK)], lambda anchor: None)
+    # Whole blocks, until token 9, in the middle of the second, is another: that round is cut, and all after it differ.
+    tokens = (*plain.tokens[:9], (plain.tokens[9] + 1) % lab.VOCAB, *plain.tokens[10:])
+    other = Decoded(tokens, (lab.BLOCK, 3, *([1] * 10)), (), plain.seconds)
+    results = [PromptResult(HeldoutPrompt("x", "c", tuple(prompt), ()), plain, other)]
+    parted = compare_outputs(llama, results, tie_margin=1e9)
+    assert (parted.num_ties, parted.differences[0].index) == (1, 9)
+    assert compare_walk(llama, drafter, results, parted, 1e-4).num_equal == 1
+    equal = parted.model_copy(update={"differences": ()})
+    (difference,) = compare_walk(llama, drafter, results, equal, 1e-4).differences
+    assert (difference.round, difference.walked, difference.decoded) == (1, lab.BLOCK, 3)
 
 
 def row_accepted_to(target: Target, drafter: Drafter, depths: list[int], block_size: int, seed: int) -> WalkRow:

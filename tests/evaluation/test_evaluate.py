@@ -25,7 +25,7 @@ from dflash_core.evaluation.compare import PromptResult
 from dflash_core.evaluation.decode import Decoded, TimeSplit, target_greedy
 from dflash_core.evaluation.evaluate import evaluate
 from dflash_core.evaluation.prompts import choose_prompts, split_first_answer
-from dflash_core.evaluation.records import EvaluationRecord
+from dflash_core.evaluation.records import EvaluationRecord, WalkDifference
 from dflash_core.evaluation.samples import split_text, token_pieces
 from dflash_core.evaluation.table import results_table
 from dflash_core.evaluation.walk_set import make_walk_evaluator
@@ -138,6 +138,21 @@ def test_the_target_is_loaded_in_the_dtype_of_the_evaluation(world: SimpleNamesp
     config = world.config.model_copy(update={"evaluation": world.config.evaluation.model_copy(update={"dtype": dtype})})
     with pytest.raises(Loaded, match=dtype):
         run(world, world.root, config=config)
+
+
+def test_what_the_gate_lets_pass(world: SimpleNamespace, tmp_path: Path) -> None:
+    record = run(world, tmp_path)
+
+    def differing(faults: int, ties: int, dtype: str = "float32") -> EvaluationRecord:
+        found = [WalkDifference(sample_id="x", round=0, position=9, walked=1, decoded=2, margin=0.0, tie=i >= faults) for i in range(faults + ties)]
+        changed = {"walk": record.walk.model_copy(update={"differences": tuple(found)})}
+        return record.model_copy(update=changed | {"subjects": record.subjects.model_copy(update={"dtype": dtype})})
+
+    stage._refuse_faults(differing(0, 1), tmp_path)  # one near tie of a few prompts
+    stage._refuse_faults(differing(3, 3, "bfloat16"), tmp_path)
+    for faults, ties in ((1, 0), (0, 2)):
+        with pytest.raises(GateError, match=f"in {faults} prompts, and by near ties in {ties}"):
+            stage._refuse_faults(differing(faults, ties), tmp_path)
 
 
 def test_speed_up_is_plain_over_speculative_seconds() -> None:
