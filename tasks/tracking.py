@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,15 +98,15 @@ def record_outputs(tracker: Tracker, workspace: Workspace) -> None:
     if tracker.run_id is None:
         return
     build = workspace.root / "build"
-    client = _client(tracker.uri)
     with tolerated("recording the evaluation"):
+        client = _client(tracker.uri)
         tree = json.loads((build / "evaluation/evaluation.json").read_text(encoding="utf-8"))
         client.log_batch(tracker.run_id, metrics=_metrics({f"evaluation.{k}": v for k, v in _numbers(tree)}, step=0, milliseconds=0))
     for file in (workspace.report, build / "report/report.json", build / "evaluation/evaluation.json", workspace.root / "params.yaml"):
         with tolerated(f"storing {file.name}"):
-            client.log_artifact(tracker.run_id, str(file))
+            _client(tracker.uri).log_artifact(tracker.run_id, str(file))
     with tolerated("storing the drafter"):
-        _log_drafter(client, tracker.run_id, workspace)
+        _log_drafter(_client(tracker.uri), tracker.run_id, workspace)
 
 
 def deliver(tracker: Tracker, log_file: Path, offset: int) -> int:
@@ -170,7 +171,7 @@ def _numbers(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, floa
         if isinstance(value, dict):
             yield from _numbers(value, f"{prefix}{key}.")
         elif _is_number(value):
-            yield f"{prefix}{key}", value
+            yield re.sub(r"[^\w. /-]", "_", f"{prefix}{key}", flags=re.ASCII), value  # a category may have any name
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -213,7 +214,8 @@ def _log_params(tracker: Tracker, tree: dict[str, Any]) -> None:
 def _log_drafter(client: Any, run_id: str, workspace: Workspace) -> None:
     """A logged model whose files are the exported drafter, as it is: safetensors and JSON, nothing executable."""
     experiment_id = client.get_run(run_id).info.experiment_id
-    model = client.create_logged_model(experiment_id, name=workspace.config.run, source_run_id=run_id, model_type="dflash-drafter")
+    name = workspace.config.run.replace(".", "_")  # MLflow refuses dots in a model's name
+    model = client.create_logged_model(experiment_id, name=name, source_run_id=run_id, model_type="dflash-drafter")
     client.log_model_artifacts(model.model_id, str(workspace.root / "build/drafter"))
     client.finalize_logged_model(model.model_id, "READY")
 

@@ -121,3 +121,34 @@ def test_a_failed_run_is_recorded_as_failed(place: Workspace, uri: str) -> None:
     with pytest.raises(ValueError), tracked(place, uri) as tracker:
         raise ValueError
     assert MlflowClient(uri).get_run(tracker.run_id).info.status == "FAILED"
+
+
+def test_odd_names_of_categories_and_runs_are_recorded(tmp_path: Path, uri: str) -> None:
+    from mlflow import MlflowClient
+
+    source = tmp_path / "mine.yaml"
+    source.write_text("target: {path: target}\ndata: {conversations: [a.jsonl]}\nrun: v1.2\n")
+    place = make_workspace(str(source), directory=tmp_path / "workspaces", cache=tmp_path / "cache")
+    (place.root / "build/evaluation").mkdir(parents=True)
+    (place.root / "build/drafter").mkdir()
+    (place.root / "build/drafter/config.json").write_text("{}")
+    tree = {"by_category": {"c++ <x>": {"tau": 1.5}, "数学": {"tau": 1.25}}, "acceptance": {"tau": 1.75}}
+    (place.root / "build/evaluation/evaluation.json").write_text(json.dumps(tree))
+    with tracked(place, uri) as tracker:
+        record_outputs(tracker, place)
+    client = MlflowClient(uri)
+    run = client.get_run(tracker.run_id)
+    assert run.data.metrics["evaluation.acceptance.tau"] == 1.75
+    assert run.data.metrics["evaluation.by_category.c__ _x_.tau"] == 1.5
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert model.name == "v1_2"
+
+
+def test_a_tracker_that_cannot_be_opened_again_only_warns(place: Workspace, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tracked(place, uri) as tracker:
+
+        def dead(uri: str) -> None:
+            raise ConnectionError("gone")
+
+        monkeypatch.setattr(tracking, "_client", dead)
+        record_outputs(tracker, place)
