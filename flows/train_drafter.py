@@ -13,7 +13,9 @@ from tasks.stages import run_stage
 from tasks.summary import print_summary
 from tasks.tracking import record_outputs, tracked
 from tasks.training import train
-from tasks.workspace import make_workspace
+from tasks.workspace import in_use, make_workspace
+
+EXAMPLE = "Example: python -m flows.train_drafter --profile mine.yaml --set training.epochs=2"
 
 
 @flow(name="train-drafter")
@@ -30,7 +32,7 @@ def train_drafter(
     """
     quiet_errors.install()
     place = make_workspace(profile, workspace, overrides)
-    with tracked(place) as tracker:
+    with in_use(place.root), tracked(place) as tracker:
         run_stage(place, "prepare", force)
         run_stage(place, "bucket", force)
         run_stage(place, "features", force)
@@ -45,12 +47,15 @@ def _override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set takes KEY=VALUE, found {text!r}. Write for example --set training.epochs=2.")
-    return key, yaml.safe_load(value)
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {key} has a value that is no YAML, {value!r}. Put quotes around it.") from None
 
 
 def main(arguments: list[str]) -> int:
     """Run the flow from a shell; gives the exit code of the stage that failed, or 0."""
-    parser = argparse.ArgumentParser(prog="python -m flows.train_drafter", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flows.train_drafter", description=__doc__, epilog=EXAMPLE)
     parser.add_argument("--profile", default="demo", help="demo, smoke, another name in profiles/, or a YAML file")
     parser.add_argument("--workspace", help="name below workspaces/; default: the profile's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for example training.epochs=2")
@@ -61,6 +66,11 @@ def main(arguments: list[str]) -> int:
     except DflashError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
+    except RuntimeError as error:
+        if "Failed to reach API" not in str(error):
+            raise
+        print(f"Error: {error}. Start that Prefect server, or unset PREFECT_API_URL to use the embedded one.", file=sys.stderr)
+        return ConfigError.exit_code
     except KeyboardInterrupt:
         print("Stopped. Run the same command again to go on.", file=sys.stderr)
         return 4

@@ -4,9 +4,11 @@ A workspace holds params.yaml (every key written out, paths absolute), dvc.yaml 
 one run to the next, so that only what changed is done again. Workspaces share one DVC cache.
 """
 
+import contextlib
+import fcntl
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,21 +65,37 @@ def make_workspace(
         overrides: values by dotted key, such as {"training.epochs": 2}.
 
     Raises:
-        ConfigError: no such profile, an invalid name or key, or a configuration that `Config` refuses.
+        ConfigError: no such profile, an invalid name or key, a configuration that `Config` refuses, or a flow runs there.
     """
     source = _profile_file(profile)
-    name = name or source.stem if source.parent != PROJECT else name or DEFAULT_PROFILE
+    name = name or (DEFAULT_PROFILE if source == PROJECT / "params.yaml" else source.stem)
     if not NAME.fullmatch(name):
         raise ConfigError(f"workspace name {name!r} is not made of letters, digits, dot, dash and underscore only; choose another.")
     base = PROJECT if source.parent == PROJECT / "profiles" else source.parent
     config = _resolved(parse_config(_with_overrides(_read_tree(source), overrides or {}), str(source)), base)
     root = directory / name
     root.mkdir(parents=True, exist_ok=True)
-    init_repository(root, cache)
-    _write(root / "params.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-    declaration = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
-    _write(root / "dvc.yaml", yaml.safe_dump(_with_files_listed(declaration, config), sort_keys=False))
+    with in_use(root):
+        init_repository(root, cache)
+        _write(root / "params.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        declaration = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
+        _write(root / "dvc.yaml", yaml.safe_dump(_with_files_listed(declaration, config), sort_keys=False))
     return Workspace(root=root, config=config)
+
+
+@contextlib.contextmanager
+def in_use(root: Path) -> Iterator[None]:
+    """Keep others out of a workspace: two flows in one would write each other's files. Ends with the process, however it ends.
+
+    Raises:
+        ConfigError: another one is in it.
+    """
+    with (root / "flow.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{root} is in use by another flow. Wait for its end, or name another workspace.") from None
+        yield
 
 
 def _profile_file(profile: str) -> Path:

@@ -1,0 +1,73 @@
+"""What a person types to run the flow: profiles, overrides, and a workspace that is taken."""
+
+import multiprocessing
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dflash_core.errors import ConfigError
+from flows import train_drafter
+from tasks import workspace
+from tasks.workspace import in_use, make_workspace
+
+PARAMS = "target: {path: target}\ndata: {conversations: [a.jsonl]}\n"
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        train_drafter.main(["--help"])
+    assert ended.value.code == 0
+    assert "python -m flows.train_drafter --profile" in " ".join(capsys.readouterr().out.split()).split("Example:")[1]
+
+
+@pytest.mark.parametrize("text", ["training.epochs", "training.epochs=[1", "run=a: b: c", "run=@x"])
+def test_an_override_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        train_drafter._override(text)
+
+
+def test_a_prefect_server_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def unreachable(*arguments: object) -> None:
+        raise RuntimeError("Failed to reach API at http://127.0.0.1:9/api/")
+
+    monkeypatch.setattr(train_drafter, "train_drafter", unreachable)
+    monkeypatch.setattr(train_drafter, "embedded_server", SimpleNamespace(start=lambda: None), raising=False)
+    assert train_drafter.main([]) == 2
+    assert "PREFECT_API_URL" in capsys.readouterr().err
+
+
+def test_a_profile_beside_params_yaml_has_a_workspace_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(workspace.PROJECT / "dvc.yaml", tmp_path)
+    monkeypatch.setattr(workspace, "PROJECT", tmp_path)
+    places = {"directory": tmp_path / "workspaces", "cache": tmp_path / "cache"}
+    for name in ("params.yaml", "mine.yaml"):
+        (tmp_path / name).write_text(PARAMS)
+    assert make_workspace(str(tmp_path / "mine.yaml"), **places).root.name == "mine"
+    assert make_workspace("demo", **places).root.name == make_workspace(str(tmp_path / "params.yaml"), **places).root.name == "demo"
+    assert make_workspace(str(tmp_path / "mine.yaml"), "other", **places).root.name == "other"
+
+
+def _hold(root: Path, held: object, release: object) -> None:
+    with in_use(root):
+        held.set()
+        release.wait(30)
+
+
+def test_one_flow_at_a_time_runs_in_a_workspace(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(PARAMS)
+    place = {"directory": tmp_path / "workspaces", "cache": tmp_path / "cache"}
+    root = make_workspace(str(tmp_path / "mine.yaml"), **place).root
+    before = (root / "params.yaml").read_bytes()
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(root, held, release))
+    process.start()
+    assert held.wait(60)
+    with pytest.raises(ConfigError, match="in use by another flow"):
+        make_workspace(str(tmp_path / "mine.yaml"), overrides={"training.epochs": 9}, **place)
+    assert (root / "params.yaml").read_bytes() == before
+    process.kill()
+    process.join()
+    make_workspace(str(tmp_path / "mine.yaml"), **place)
