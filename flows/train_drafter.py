@@ -61,7 +61,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for example training.epochs=2")
     parser.add_argument("--force", action="store_true", help="run also what is up to date")
     options = parser.parse_args(arguments)
+    from tasks import embedded_server  # takes 2 s to import, which a worker and --help don't need
+
     try:
+        embedded_server.install()
         train_drafter(options.profile, options.workspace, dict(map(_override, options.set)), options.force)
     except DflashError as error:
         print(f"Error: {error}", file=sys.stderr)
