@@ -31,6 +31,11 @@ def test_every_code_dependency_exists() -> None:
     assert [dep for dep in sorted(code) if not (PROJECT / dep.removeprefix("${project}/")).exists()] == []
 
 
+def test_an_evaluation_follows_the_code_that_decodes() -> None:
+    """A finished run gives the same build/drafter again, so a change of Drafter.propose would not reach evaluate by way of train."""
+    assert {f"${{project}}/dflash_core/{part}" for part in ("evaluation", "drafter", "target")} <= set(STAGES["evaluate"]["deps"])
+
+
 def test_every_conversation_file_is_a_dependency() -> None:
     """DVC can't list them, so the file at the root names the first one only; a workspace's copy names all."""
     assert len(PARAMS["data"]["conversations"]) == 1, "dvc.yaml watches the first file only; name the others there, too"
