@@ -21,7 +21,7 @@ from tasks.dvc_stages import init_repository
 
 PROJECT = Path(__file__).resolve().parent.parent
 DEFAULT_PROFILE = "demo"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PROJECT_PREFIX = "${project}/"
 FIRST_CONVERSATIONS = "${data.conversations[0]}"
 
@@ -70,7 +70,7 @@ def make_workspace(
     source = _profile_file(profile)
     name = name or (DEFAULT_PROFILE if source == PROJECT / "params.yaml" else source.stem)
     if not NAME.fullmatch(name):
-        raise ConfigError(f"workspace name {name!r} is not made of letters, digits, dot, dash and underscore only; choose another.")
+        raise ConfigError(f"workspace name {name!r} is not made of at most 100 letters, digits, dots, dashes and underscores; choose another.")
     base = PROJECT if source.parent == PROJECT / "profiles" else source.parent
     config = _resolved(parse_config(_with_overrides(_read_tree(source), overrides or {}), str(source)), base)
     root = directory / name

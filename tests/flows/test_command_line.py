@@ -3,7 +3,6 @@
 import multiprocessing
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +32,7 @@ def test_a_prefect_server_that_is_not_there_is_one_sentence(monkeypatch: pytest.
         raise RuntimeError("Failed to reach API at http://127.0.0.1:9/api/")
 
     monkeypatch.setattr(train_drafter, "train_drafter", unreachable)
-    monkeypatch.setattr(train_drafter, "embedded_server", SimpleNamespace(start=lambda: None), raising=False)
+    monkeypatch.setattr("tasks.embedded_server.install", lambda: None)
     assert train_drafter.main([]) == 2
     assert "PREFECT_API_URL" in capsys.readouterr().err
 

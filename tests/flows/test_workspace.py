@@ -42,7 +42,7 @@ def test_a_bad_override_is_refused(tmp_path: Path, overrides: dict[str, object])
         make(tmp_path, overrides=overrides)
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a b"])
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a b", "x" * 101])
 def test_a_name_stays_below_the_directory(tmp_path: Path, name: str) -> None:
     if name:
         with pytest.raises(ConfigError, match="letters"):
