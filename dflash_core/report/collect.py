@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset, DatasetManifest
 from dflash_core.data.plan_manifest import PlanManifest, read_plan_manifest
-from dflash_core.errors import DataError
+from dflash_core.errors import DataError, IdentityError
 from dflash_core.evaluation.acceptance import Acceptance
 from dflash_core.evaluation.records import EvaluationRecord, Piece
 from dflash_core.evaluation.records import SampleDecode as DecodedSample
@@ -29,9 +29,11 @@ def collect(config: Config, workdir: Path) -> Facts:
 
     Raises:
         DataError: one is missing or broken.
+        IdentityError: the evaluation is of another run's drafter.
     """
     records = read_log(workdir / config.run_dir / "train_log.jsonl")
     evaluation = _read_evaluation(workdir / layout.EVALUATION / "evaluation.json")
+    _check_same_run(records, evaluation)
     dataset = Dataset.open(workdir / layout.PREPARED, "train")
     plan = read_plan_manifest(workdir / layout.PLAN)
     bins = Counter(int(n) // BIN_TOKENS * BIN_TOKENS for n in dataset.lengths)
@@ -61,6 +63,14 @@ def _read_evaluation(path: Path) -> EvaluationRecord:
     except (UnicodeDecodeError, ValidationError) as error:
         fault = str(error).splitlines()[0]
         raise DataError(f"{path} is no evaluation of this version ({fault}). Run stage evaluate again.") from None
+
+
+def _check_same_run(records: tuple[Record, ...], evaluation: EvaluationRecord) -> None:
+    measured = evaluation.subjects.drafter_lineage.get("run_id")
+    if records and measured is not None and measured != records[0].run_id:
+        raise IdentityError(
+            f"the evaluation is of a drafter of run {measured}, the training log is of run {records[0].run_id}. Run stage evaluate again."
+        )
 
 
 def _curves(records: tuple[Record, ...]) -> TrainingCurves:

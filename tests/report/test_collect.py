@@ -1,15 +1,16 @@
 """Gathering a report's facts from what the stages leave."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dflash_core.errors import DataError
+from dflash_core.errors import DataError, IdentityError
 from dflash_core.evaluation.acceptance import histogram_PK, summarise
 from dflash_core.evaluation.records import Piece
 from dflash_core.evaluation.records import SampleDecode as DecodedSample
-from dflash_core.report.collect import _curves, _read_evaluation, _sample, _slot_accuracy, _with_interval
+from dflash_core.report.collect import _check_same_run, _curves, _read_evaluation, _sample, _slot_accuracy, _with_interval
 from dflash_core.training.records import EvalRecord, StepRecord
 
 
@@ -58,3 +59,13 @@ def test_a_single_prompts_acceptance_is_shown_without_an_interval() -> None:
     table_PK = histogram_PK([(2, 1, 3)], 4)
     assert _with_interval(summarise(table_PK), 2) == "2.00"
     assert _with_interval(summarise(np.concatenate([table_PK, table_PK])), 2) == "2.00 (2.00 to 2.00)"
+
+
+def test_an_evaluation_of_another_run_is_refused() -> None:
+    def evaluation(**lineage: str) -> SimpleNamespace:
+        return SimpleNamespace(subjects=SimpleNamespace(drafter_lineage=lineage))
+
+    _check_same_run((step(1),), evaluation(run_id="r"))
+    _check_same_run((step(1),), evaluation())  # a drafter that another program exported
+    with pytest.raises(IdentityError, match="run other.*run r"):
+        _check_same_run((step(1),), evaluation(run_id="other"))
