@@ -1,5 +1,6 @@
 """Keeps Prefect's embedded server alive when Ctrl-C ends a flow, until the flow has reported its end."""
 
+import atexit
 import signal
 import subprocess
 from typing import Any
@@ -19,7 +20,11 @@ class EmbeddedServer(SubprocessASGIServer):
         # a handler of its own. In a session of its own the server would also miss the hang-up of a terminal that closes.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return super()._run_uvicorn_command()
+            self.server_process = super()._run_uvicorn_command()
+            # Both as our caller does next; but an interrupt of the last moment is raised below, and nothing else would
+            # then end a server that no longer hears it.
+            atexit.register(self.stop)
+            return self.server_process
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
