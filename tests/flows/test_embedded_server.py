@@ -41,7 +41,9 @@ def test_only_our_server_is_deaf_to_an_interrupt(kind: type[SubprocessASGIServer
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # ours is as before
 
 
-def test_an_interrupt_while_the_server_starts_leaves_none_behind(at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_server_starts_leaves_none_behind(
+    at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(self: SubprocessASGIServer) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(["sleep", "60"])
         signal.raise_signal(signal.SIGINT)
