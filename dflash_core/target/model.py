@@ -8,36 +8,29 @@ is a fifth of a forward.
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    Cache,
-    DynamicCache,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from dflash_core.config import TargetConfig
 from dflash_core.errors import ConfigError
 from dflash_core.target.directory import read_target_config
+from dflash_core.target.ends import TargetEnds
 from dflash_core.target.layers import check_layer_ids
 
 
-class Target:
+class Target(TargetEnds):
     """A causal LM of transformers that is never trained. `path` is the directory it came from."""
 
     def __init__(self, model: PreTrainedModel, path: Path, trust_remote_code: bool = False) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.path = path
-        self._trust_remote_code = trust_remote_code
+        text_config = model.config.get_text_config(decoder=True)
+        super().__init__(model.get_input_embeddings(), model.get_output_embeddings().weight, text_config, path, trust_remote_code)
         self._decoder = _decoder_of(model, path)
         self._views: dict[int, nn.Module] = {}
 
@@ -48,72 +41,16 @@ class Target:
         Raises:
             ConfigError: see `read_target_config`, or weights that don't fit config.json.
         """
-        path = Path(config.path)
-        read_target_config(path, config.trust_remote_code)
-        transformers_logging.disable_progress_bar()  # a bar for a load of a second hides the stage's own line
-        try:
-            model, info = AutoModelForCausalLM.from_pretrained(
-                path, dtype=getattr(torch, config.dtype), trust_remote_code=config.trust_remote_code, output_loading_info=True
-            )
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ConfigError(f"the weights in {path} can't be loaded: {reason}. Replace the damaged or foreign files.") from None
-        if info["missing_keys"]:  # transformers would leave them at random values, with no more than a warning
-            raise ConfigError(
-                f"the weights in {path} lack {len(info['missing_keys'])} tensors of config.json's model, among them "
-                f"{min(info['missing_keys'])}; expected all. Complete the download."
-            )
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(model.to(device), path, config.trust_remote_code)
+        read_target_config(Path(config.path), config.trust_remote_code)
+        model = load_model(AutoModelForCausalLM, config)
+        return cls(model.to("cuda" if torch.cuda.is_available() else "cpu"), Path(config.path), config.trust_remote_code)
+
+    def decoder_layers(self, layer_ids: Sequence[int]) -> Iterator[nn.Module]:
+        return (self._decoder.layers[i] for i in layer_ids)
 
     @property
-    def config(self) -> PreTrainedConfig:
-        """The text model's configuration."""
-        return self.model.config.get_text_config(decoder=True)
-
-    @property
-    def hidden_size(self) -> int:
-        """D."""
-        return self.config.hidden_size
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers."""
-        return self.config.num_hidden_layers
-
-    @property
-    def vocab_size(self) -> int:
-        """V: rows of the embedding, often more than the tokenizer has tokens."""
-        return self.model.get_input_embeddings().weight.shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the weights, and of features."""
-        return self.model.get_input_embeddings().weight.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.model.get_input_embeddings().weight.device
-
-    @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer in the same directory, loaded at first use."""
-        return AutoTokenizer.from_pretrained(self.path, trust_remote_code=self._trust_remote_code)
-
-    @property
-    def head_weight_VD(self) -> Tensor:
-        """Weight of the LM head, [V, D]. A bias, where there is one, fails the self-check."""
-        return self.model.get_output_embeddings().weight
-
-    @property
-    def logit_softcap(self) -> float | None:
-        """c of logits = c * tanh(head(h) / c), as in Gemma 2; None where logits aren't capped."""
-        return getattr(self.config, "final_logit_softcapping", None)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """Input embeddings [..., D] of ids [...], scaled as the target itself scales them."""
-        return self.model.get_input_embeddings()(ids)
+    def final_norm(self) -> nn.Module | None:
+        return getattr(self._decoder, "norm", None)
 
     @torch.no_grad()
     def features(self, input_ids_BT: Tensor, layer_ids: Sequence[int]) -> Tensor:
@@ -175,6 +112,28 @@ class Target:
             view.layers = self._decoder.layers[:depth]
             self._views[depth] = view
         return self._views[depth]
+
+
+def load_model(model_class: type, config: TargetConfig, /, **how: Any) -> PreTrainedModel:
+    """`model_class.from_pretrained` of the target's directory in its dtype; `how` goes to it as well.
+
+    Raises:
+        ConfigError: weights that don't fit config.json, or damaged ones.
+    """
+    transformers_logging.disable_progress_bar()  # a bar for a load of a second hides the stage's own line
+    try:
+        model, info = model_class.from_pretrained(
+            config.path, dtype=getattr(torch, config.dtype), trust_remote_code=config.trust_remote_code, output_loading_info=True, **how
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the weights in {config.path} can't be loaded: {reason}. Replace the damaged or foreign files.") from None
+    if info["missing_keys"]:  # transformers would leave them at random values, with no more than a warning
+        raise ConfigError(
+            f"the weights in {config.path} lack {len(info['missing_keys'])} tensors of config.json's model, among them "
+            f"{min(info['missing_keys'])}; expected all. Complete the download."
+        )
+    return model
 
 
 def _decoder_of(model: PreTrainedModel, path: Path) -> nn.Module:

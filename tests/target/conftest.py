@@ -1,5 +1,8 @@
 """Tiny random models of each family that the target supports, with the masks, scales and caps that could go wrong."""
 
+import multiprocessing
+import socket
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GemmaConfig,
     LlamaConfig,
@@ -18,6 +23,7 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    SiglipVisionConfig,
 )
 
 from dflash_core.target.model import Target
@@ -90,3 +96,62 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny") / "target"
     make_tiny_target(directory, seed=0)
     return directory
+
+
+@pytest.fixture(scope="session")
+def vision_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Gemma 3 with a vision tower, whose files name the text model otherwise than its class does."""
+    torch.manual_seed(0)
+    text = Gemma3TextConfig(**GROUPED, sliding_window=4, layer_types=SLIDING)
+    vision = SiglipVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    directory = tmp_path_factory.mktemp("vision")
+    Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)).save_pretrained(directory)
+    return directory
+
+
+RankFunction = Callable[..., object]
+
+
+def _rank(rank: int, world_size: int, port: int, function: RankFunction, arguments: tuple, answers: multiprocessing.Queue) -> None:
+    """What each process does; the traceback is the answer where it fails."""
+    torch.set_num_threads(1)  # a forked OpenMP pool of more than one thread hangs
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    try:
+        answers.put((rank, True, function(rank, *arguments)))
+    except BaseException:
+        answers.put((rank, False, traceback.format_exc()))
+        raise
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def on_ranks() -> Callable[..., list]:
+    """on_ranks(world_size, function, *arguments): function(rank, *arguments) of each rank of a gloo world, as numpy or plain objects."""
+
+    def run(world_size: int, function: RankFunction, *arguments: object) -> list:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        context = multiprocessing.get_context("fork")
+        answers = context.Queue()
+        ranks = [context.Process(target=_rank, args=(rank, world_size, port, function, arguments, answers)) for rank in range(world_size)]
+        for process in ranks:
+            process.start()
+        try:
+            found = {}
+            for _ in ranks:
+                rank, worked, answer = answers.get(timeout=60)
+                assert worked, f"rank {rank}:\n{answer}"
+                found[rank] = answer
+            for process in ranks:
+                process.join(30)
+                assert process.exitcode == 0
+        finally:
+            for process in ranks:
+                process.kill()
+        return [found[rank] for rank in range(world_size)]
+
+    return run
