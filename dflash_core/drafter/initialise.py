@@ -4,11 +4,11 @@ A drafter that borrows a tied embedding as its head starts far off: SmolLM2's ma
 close to some rows of the head, and the naive start has a loss of 73 where ln(V) is 10.8. So the last
 step of each mode scales the final norm until a few rows of the data cost at most ln(V) + EXCESS_NATS.
 
-Dims: T tokens, A anchors, K block slots, D hidden, F features width, V vocab, N labels.
+Dims: R rows of the probe, T tokens, A anchors, K block slots, D hidden, F features width, V vocab, N labels.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from dflash_core.drafter.model import Drafter
 
 if TYPE_CHECKING:
-    from dflash_core.target.model import Target
+    from dflash_core.target.ends import TargetEnds
 
+FeatureFunction = Callable[[Tensor, Sequence[int]], Tensor]
 # Standard deviation of random matrices: `initializer_range` of Qwen3.
 MATRIX_STD = 0.02
 # Excess of the initial loss over ln(V) on the probe; other rows add to it, and 0.5 is the limit.
@@ -51,16 +52,34 @@ class Probe:
 
 
 @torch.no_grad()
-def initialise(drafter: Drafter, target: "Target", mode: Literal["target", "random"], seed: int, probe: Probe) -> None:
-    """Set every weight in place; a function of (target, spec, mode, seed, probe) alone."""
+def initialise(
+    drafter: Drafter,
+    target: "TargetEnds",
+    mode: Literal["target", "random"],
+    seed: int,
+    probe: Probe,
+    features: FeatureFunction | None = None,
+) -> None:
+    """Set every weight in place; a function of (target, spec, mode, seed, probe) alone.
+
+    Args:
+        drafter: On the target's device.
+        target: Lends its ends, and layers to copy.
+        mode: Whether the layers start from the target's.
+        seed: Of the random weights.
+        probe: Rows to scale by.
+        features: features_BTF of (input_ids_BT, layer ids), where `target` is only ends and another rank makes them;
+            None asks `target` itself. Called once for each row of the probe, in order.
+    """
+    features = target.features if features is None else features
+    features_R1TF = [features(row_T[None].to(target.device), drafter.spec.target_layer_ids).float() for row_T in probe.rows]
     randomise(drafter, torch.Generator().manual_seed(seed))
     if mode == "target":
-        pass_last_feature(drafter, _features(drafter, target, probe.rows[0]))
+        pass_last_feature(drafter, features_R1TF[0])
         copy_layers(drafter, target, source_layers(drafter.spec.num_target_layers, drafter.spec.num_layers))
-        final_norm = getattr(target.model.get_decoder(), "norm", None)
-        if final_norm is not None:
-            drafter.norm.weight.copy_(norm_scale(final_norm))
-    scale_final_norm(drafter, target, probe)
+        if target.final_norm is not None:
+            drafter.norm.weight.copy_(norm_scale(target.final_norm))
+    scale_final_norm(drafter, target, probe, features_R1TF)
 
 
 def randomise(drafter: Drafter, generator: torch.Generator) -> None:
@@ -95,10 +114,9 @@ def pass_last_feature(drafter: Drafter, features_1TF: Tensor) -> None:
     mixed[:, -1] = torch.eye(drafter.spec.hidden_size, device=features_1TF.device)
 
 
-def copy_layers(drafter: Drafter, target: "Target", sources: tuple[int, ...]) -> None:
+def copy_layers(drafter: Drafter, target: "TargetEnds", sources: tuple[int, ...]) -> None:
     """Start each drafter layer from a target layer, wherever a tensor of the same shape exists there."""
-    target_layers = target.model.get_decoder().layers
-    for layer, source in zip(drafter.layers, (target_layers[i] for i in sources), strict=True):
+    for layer, source in zip(drafter.layers, target.decoder_layers(sources), strict=True):
         before_mlp = getattr(source, "pre_feedforward_layernorm", None) or source.post_attention_layernorm
         layer.input_layernorm.weight.copy_(norm_scale(source.input_layernorm))
         layer.post_attention_layernorm.weight.copy_(norm_scale(before_mlp))
@@ -151,12 +169,13 @@ def _set_head_norms(layer: nn.Module, source: nn.Module) -> None:
             mine.fill_(projection.square().sum(dim=1).mean().sqrt())
 
 
-def scale_final_norm(drafter: Drafter, target: "Target", probe: Probe) -> None:
+def scale_final_norm(drafter: Drafter, target: "TargetEnds", probe: Probe, features_R1TF: Sequence[Tensor]) -> None:
     """Shrink `norm` to the largest factor with a loss of at most ln(V) + EXCESS_NATS, found by halving an interval.
 
     Every label counts against every hidden state: at the start, hidden states know nothing of their labels.
     """
-    hidden_ND = torch.cat([_block_hidden(drafter, target, row_T) for row_T in probe.rows])
+    rows = zip(probe.rows, features_R1TF, strict=True)
+    hidden_ND = torch.cat([_block_hidden(drafter, target, row_T, features_1TF) for row_T, features_1TF in rows])
     logits_NV = hidden_ND @ target.head_weight_VD.float().T
     labels_N = probe.labels_N.to(logits_NV.device)
 
@@ -175,17 +194,11 @@ def scale_final_norm(drafter: Drafter, target: "Target", probe: Probe) -> None:
     drafter.norm.weight.mul_(low)
 
 
-def _features(drafter: Drafter, target: "Target", row_T: Tensor) -> Tensor:
-    """features_1TF of one row."""
-    return target.features(row_T[None].to(target.device), drafter.spec.target_layer_ids).float()
-
-
-def _block_hidden(drafter: Drafter, target: "Target", row_T: Tensor) -> Tensor:
+def _block_hidden(drafter: Drafter, target: "TargetEnds", row_T: Tensor, features_1TF: Tensor) -> Tensor:
     """Hidden states [N, D] of all label slots of a few blocks, spread over the row."""
     anchors_A = torch.linspace(1, len(row_T) - 1, PROBE_ANCHORS).long().unique()
     block_ids_AK = torch.full((len(anchors_A), drafter.spec.block_size), drafter.spec.mask_token_id)
     block_ids_AK[:, 0] = row_T[anchors_A]
     embeds_1AKD = target.embed(block_ids_AK.to(target.device)).float()[None]
-    features_1TF = _features(drafter, target, row_T)
     hidden_1ASD = drafter(features_1TF, embeds_1AKD, anchors_A[None].to(target.device), label_slots_only=True)
     return hidden_1ASD.flatten(0, 2)
