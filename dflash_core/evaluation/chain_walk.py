@@ -19,7 +19,7 @@ import torch
 
 from dflash_core.drafter.model import Drafter
 from dflash_core.evaluation.decode import head_logits, resolve_block_size
-from dflash_core.target.model import Target
+from dflash_core.target.ends import TargetEnds
 
 # Slots of one drafter forward. 16k slots of SmolLM2's width need about 0.3 GB of activations.
 SLOTS_PER_FORWARD = 16_384
@@ -100,7 +100,7 @@ class Walker:
 
 @torch.inference_mode()
 def chain_walk(
-    target: Target, drafter: Drafter, rows: Sequence[WalkRow], block_size: int | None = None, tie_margin: float | None = None
+    target: TargetEnds, drafter: Drafter, rows: Sequence[WalkRow], block_size: int | None = None, tie_margin: float | None = None
 ) -> tuple[Walked, ...]:
     """Rounds of real greedy decoding for every row, from one drafter pass over all anchor positions.
 
@@ -148,7 +148,7 @@ def _packed(order: Sequence[int], rows: Sequence[WalkRow], most_anchors: int) ->
         yield part
 
 
-def _block_hidden(target: Target, drafter: Drafter, rows: Sequence[WalkRow], num_slots: int) -> torch.Tensor:
+def _block_hidden(target: TargetEnds, drafter: Drafter, rows: Sequence[WalkRow], num_slots: int) -> torch.Tensor:
     """Final hidden states [B, A, K - 1, D] of the blocks at every anchor position; short rows repeat their last anchor."""
     width = max(row.num_anchors for row in rows)
     steps_A = torch.arange(width, device=target.device)
@@ -158,7 +158,7 @@ def _block_hidden(target: Target, drafter: Drafter, rows: Sequence[WalkRow], num
     return drafter(features_BTF, embeds_BAKD, anchors_BA, label_slots_only=True)
 
 
-def block_embeds(target: Target, drafter: Drafter, ids_BA: torch.Tensor, num_slots: int, dtype: torch.dtype) -> torch.Tensor:
+def block_embeds(target: TargetEnds, drafter: Drafter, ids_BA: torch.Tensor, num_slots: int, dtype: torch.dtype) -> torch.Tensor:
     """The target's embeddings of blocks [id, MASK...], [B, A, K, D]."""
     block_ids_BAK = torch.full((*ids_BA.shape, num_slots), drafter.spec.mask_token_id, device=ids_BA.device)
     block_ids_BAK[..., 0] = ids_BA
@@ -177,7 +177,7 @@ def padded_features(rows: Sequence[WalkRow], drafter: Drafter) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence([row.features_TF for row in rows], batch_first=True).to(weight.device, weight.dtype)
 
 
-def _walk_heads(target: Target, hidden_ND: torch.Tensor, walks: list[tuple[Walker, int]], tie_margin: float | None) -> None:
+def _walk_heads(target: TargetEnds, hidden_ND: torch.Tensor, walks: list[tuple[Walker, int]], tie_margin: float | None) -> None:
     """Walk all rows to their ends, one slot a row and call; `walks` gives each row's first slot in `hidden_ND`."""
     head_weight_VD = target.head_weight_VD.to(hidden_ND.dtype)
     while walks := [(walker, offset) for walker, offset in walks if walker.running]:

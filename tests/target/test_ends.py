@@ -3,16 +3,24 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from dflash_core.config import TargetConfig
+from dflash_core.config import TargetConfig, parse_config
+from dflash_core.drafter.initialise import Probe, initialise
+from dflash_core.drafter.model import Drafter
 from dflash_core.errors import ConfigError
+from dflash_core.evaluation.chain_walk import WalkRow, chain_walk
+from dflash_core.stages.train_inputs import make_spec
 from dflash_core.target.ends import TargetEnds, load_ends
 from dflash_core.target.model import Target
+
+DRAFTER = {"num_layers": 2, "block_size": 4, "num_features": 2}
 
 
 def configured(path: Path, dtype: str = "float32") -> TargetConfig:
@@ -82,6 +90,20 @@ def test_names_of_a_checkpoint_with_a_vision_tower(vision_dir: Path, ids_BT: tor
     assert_same(ends, target, ids_BT)
     assert ends.embedding_scale == pytest.approx(32**0.5)
     assert torch.equal(next(ends.decoder_layers((2,))).mlp.up_proj.weight, next(target.decoder_layers((2,))).mlp.up_proj.weight)
+
+
+def test_a_drafters_rank_needs_no_more(tiny_dir: Path) -> None:
+    """The drafter's shape, and its rounds in the chain walk, follow from the ends as from the whole target."""
+    ends, target = load_ends(configured(tiny_dir)), Target.load(configured(tiny_dir))
+    config = parse_config({"target": {"path": str(tiny_dir)}, "data": {"conversations": ["c.jsonl"]}, "drafter": DRAFTER}, "test")
+    dataset = SimpleNamespace(token_counts=lambda size: np.ones(size, dtype=np.int64) * (np.arange(size) < 500))
+    spec = make_spec(config, ends, dataset)
+    assert spec == make_spec(config, target, dataset)
+    drafter = Drafter(spec)
+    row_T = torch.randint(3, 500, (64,), generator=torch.Generator().manual_seed(1))
+    initialise(drafter, target, "target", 0, Probe((row_T,), row_T))
+    row = WalkRow(tuple(row_T.tolist()), 5, target.features(row_T[None], spec.target_layer_ids)[0])
+    assert chain_walk(ends, drafter, [row], tie_margin=1.0) == chain_walk(target, drafter, [row], tie_margin=1.0)
 
 
 def test_only_the_files_of_the_ends_are_read(
