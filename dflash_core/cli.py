@@ -35,6 +35,19 @@ app = typer.Typer(
 
 Params = Annotated[Path, typer.Option("--params", metavar="FILE", help="The configuration.")]
 DEFAULT_PARAMS = Path("params.yaml")
+Nproc = Annotated[
+    int | None,
+    typer.Option("--nproc", metavar="N", help="Processes to start on this node; default: distributed.nproc, else none."),
+]
+Nnodes = Annotated[int, typer.Option("--nnodes", metavar="N", help="Nodes; run the command on each.")]
+NodeRank = Annotated[int, typer.Option("--node-rank", metavar="I", help="This node's number, from 0.")]
+Endpoint = Annotated[
+    str | None, typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where nodes meet: node 0, a free port.")
+]
+RdzvId = Annotated[str | None, typer.Option("--rdzv-id", metavar="ID", help="Name of the meeting; default: the run's.")]
+Grace = Annotated[
+    float, typer.Option("--grace", metavar="SECONDS", help="From the signal to stop to SIGKILL, for processes started here.")
+]
 
 
 class ExportForm(StrEnum):
@@ -53,6 +66,12 @@ def _config(params: Path) -> "Config":
     from dflash_core.config import load_config
 
     return load_config(params)
+
+
+def _say(outcome: str) -> None:
+    """Print what a stage has to say; a rank that isn't the first has nothing."""
+    if outcome:
+        typer.echo(outcome)
 
 
 def _example(command: str) -> str:
@@ -83,29 +102,51 @@ def features(params: Params = DEFAULT_PARAMS) -> None:
     typer.echo(stage.run(_config(params)))
 
 
-@app.command(epilog=_example("train --plan"))
+@app.command(epilog=_example("train --nproc 8"))
 def train(
+    context: typer.Context,
     params: Params = DEFAULT_PARAMS,
     plan: Annotated[bool, typer.Option("--plan", help="Print the configuration and what it will take; start nothing.")] = False,
+    nproc: Nproc = None,
+    nnodes: Nnodes = 1,
+    node_rank: NodeRank = 0,
+    rdzv_endpoint: Endpoint = None,
+    rdzv_id: RdzvId = None,
+    grace: Grace = 30.0,
 ) -> None:
     """Train the drafter; a run that was stopped goes on from its newest sound checkpoint."""
+    from dflash_core.stages import train_launch as stage
+
     config = _config(params)
+    request = stage.Request(
+        nproc=nproc, nnodes=nnodes, node_rank=node_rank, rdzv_endpoint=rdzv_endpoint, rdzv_id=rdzv_id, grace_s=grace
+    )
     if plan:
         from dflash_core.plan_estimate import print_plan
 
         print_plan(config)
         return
-    from dflash_core.stages import train_run as stage
-
-    typer.echo(stage.run(config))
+    _say(stage.run(config, request, params, resume=False, debug=context.obj))
 
 
-@app.command(epilog=_example("resume"))
-def resume(params: Params = DEFAULT_PARAMS) -> None:
+@app.command(epilog=_example("resume --nproc 8"))
+def resume(
+    context: typer.Context,
+    params: Params = DEFAULT_PARAMS,
+    nproc: Nproc = None,
+    nnodes: Nnodes = 1,
+    node_rank: NodeRank = 0,
+    rdzv_endpoint: Endpoint = None,
+    rdzv_id: RdzvId = None,
+    grace: Grace = 30.0,
+) -> None:
     """Go on with a run that was stopped; refuse where there is nothing to resume."""
-    from dflash_core.stages import train_run as stage
+    from dflash_core.stages import train_launch as stage
 
-    typer.echo(stage.run(_config(params), resume=True))
+    request = stage.Request(
+        nproc=nproc, nnodes=nnodes, node_rank=node_rank, rdzv_endpoint=rdzv_endpoint, rdzv_id=rdzv_id, grace_s=grace
+    )
+    _say(stage.run(_config(params), request, params, resume=True, debug=context.obj))
 
 
 @app.command(epilog=_example("evaluate"))
@@ -185,7 +226,8 @@ def main(arguments: list[str]) -> int:
     # A stage that can save its state, as training does, puts its own handler over this one.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        outcome = app([a for a in arguments if a != "--debug"], prog_name="dflash-core", standalone_mode=False)
+        # context.obj: a launch passes --debug on to its ranks.
+        outcome = app([a for a in arguments if a != "--debug"], prog_name="dflash-core", standalone_mode=False, obj=debug)
         if outcome == TYPERS_INTERRUPTED:
             raise KeyboardInterrupt
         return outcome if isinstance(outcome, int) else 0

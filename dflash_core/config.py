@@ -150,8 +150,11 @@ class TrainingConfig(Section):
 
 
 class DistributedConfig(Section):
-    """How the ranks of a run share the work. How many there are is said at the launch, and may change at a resume."""
+    """How the ranks of a run share the work. How many there are may change at a resume."""
 
+    nproc: PositiveInt | None = Field(
+        None, description="Processes to start on this node; the command line's --nproc wins; null: one process in place."
+    )
     placement: Literal["colocated", "split"] = Field(
         "colocated", description="Every rank runs target and drafter, or some ranks run the target only and send its features."
     )

@@ -1,0 +1,62 @@
+"""Commands `train` and `resume`: trains in this process, or starts the ranks that do; loads what the choice needs, no more."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_core.config import Config
+from dflash_core.errors import ConfigError
+from dflash_core.launcher.options import GRACE_S, LaunchOptions
+from dflash_core.launcher.rank_side import is_rank, obey_launcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the command line says of a launch; see launcher/options.py. None takes the default."""
+
+    nproc: int | None = None
+    nnodes: int = 1
+    node_rank: int = 0
+    rdzv_endpoint: str | None = None
+    rdzv_id: str | None = None
+    grace_s: float = GRACE_S
+
+    def options(self, config: Config) -> LaunchOptions | None:
+        """The launch; None to train in this process, as a rank always does: the configuration is the launcher's, too."""
+        if is_rank():
+            if self.nproc is not None:
+                raise ConfigError(f"--nproc {self.nproc} was given to a rank of a launch, which starts none; leave it out.")
+            return None
+        nproc = self.nproc if self.nproc is not None else config.distributed.nproc
+        if nproc is None:
+            if self.nnodes > 1:
+                raise ConfigError(f"--nnodes {self.nnodes} without a number of processes; add --nproc, or set distributed.nproc.")
+            return None
+        return LaunchOptions(
+            nproc=nproc,
+            nnodes=self.nnodes,
+            node_rank=self.node_rank,
+            rdzv_endpoint=self.rdzv_endpoint,
+            rdzv_id=self.rdzv_id or config.run,
+            grace_s=self.grace_s,
+        )
+
+
+def run(config: Config, request: Request, params: Path, *, resume: bool, debug: bool) -> str:
+    """Train; gives the line that a person sees. Errors as `stages.train.train`, and as `launcher.launch.launch`."""
+    options = request.options(config)
+    if options is None:
+        return _train_here(config, resume)
+    from dflash_core.launcher.launch import launch
+
+    worker = ["-m", "dflash_core", "resume" if resume else "train", "--params", str(params)]
+    log_dir = config.run_dir / "ranks"
+    launch([*worker, "--debug"] if debug else worker, options, log_dir)
+    return f"{options.nproc} processes have ended well; the output of each is in {log_dir}"
+
+
+def _train_here(config: Config, resume: bool) -> str:
+    if is_rank():
+        obey_launcher()
+    from dflash_core.stages import train_run
+
+    return train_run.run(config, resume=resume or "auto")
