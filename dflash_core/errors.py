@@ -32,6 +32,12 @@ class NonFiniteError(DflashError):
     exit_code = 3
 
 
+class PipelineError(DflashError):
+    """A part of the pipeline is stuck, or handed on something else than what was due; the message names the part."""
+
+    exit_code = 1
+
+
 class GateError(DflashError):
     """A check ran and said no."""
 

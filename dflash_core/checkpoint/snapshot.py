@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from dflash_core.checkpoint.store import Contents
+from dflash_core.distributed.gradients import full, like
 from dflash_core.errors import CheckpointError, IdentityError
 
 _MOMENT_KEYS = ("step", "exp_avg", "exp_avg_sq")
@@ -30,9 +31,16 @@ def take_snapshot(
     run_id: str,
     identity: Mapping[str, Any],
 ) -> Contents:
-    """Contents at an optimizer boundary. The tensors are the live ones: write them before the next update."""
-    names = {param: name for name, param in drafter.named_parameters()}
-    moments = {f"{names[p]}.{key}": state[key] for p, state in optimizer.state.items() for key in _MOMENT_KEYS}
+    """Contents at an optimizer boundary. The tensors are the live ones: write them before the next update.
+
+    Shards are gathered, in the order of the names, so every drafter rank calls it.
+    """
+    moments = {
+        f"{name}.{key}": full(optimizer.state[param][key])
+        for name, param in drafter.named_parameters()
+        if param in optimizer.state
+        for key in _MOMENT_KEYS
+    }
     state = {
         "step": step,
         "next_sample": next_sample,
@@ -40,7 +48,12 @@ def take_snapshot(
         "identity": dict(identity),
         "generators": _generators(),
     }
-    return Contents(step, dict(drafter.state_dict()), moments, state)
+    return Contents(step, full_state(drafter), moments, state)
+
+
+def full_state(drafter: nn.Module) -> dict[str, torch.Tensor]:
+    """Whole weights by name; collective where they are sharded."""
+    return {name: full(tensor) for name, tensor in drafter.state_dict().items()}
 
 
 def restore(contents: Contents, drafter: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -61,7 +74,7 @@ def restore(contents: Contents, drafter: nn.Module, optimizer: torch.optim.Optim
                 f"{name} is {tuple(saved.shape)} {saved.dtype} in the checkpoint, {tuple(tensor.shape)} {tensor.dtype} here. "
                 "Use the configuration it was made with."
             )
-        tensor.copy_(saved)
+        tensor.copy_(like(tensor, saved))
     _restore_moments(contents.moments, drafter, optimizer)
     _restore_generators(contents.state["generators"])
 
@@ -91,7 +104,12 @@ def _restore_moments(moments: Mapping[str, torch.Tensor], drafter: nn.Module, op
         )
     optimizer.state.clear()
     for name, param in params.items() if moments else ():
-        optimizer.state[param] = {key: moments[f"{name}.{key}"].to(param.device, copy=True) for key in _MOMENT_KEYS}
+        optimizer.state[param] = {key: _moment_like(param, moments[f"{name}.{key}"]) for key in _MOMENT_KEYS}
+
+
+def _moment_like(param: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
+    """A copy on the parameter's device, sharded as it is; the step counter is a number and stays whole."""
+    return like(param, saved) if saved.shape == param.shape and saved.dim() else saved.to(param.device, copy=True)
 
 
 def _generators() -> dict[str, Any]:

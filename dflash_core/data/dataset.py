@@ -158,6 +158,10 @@ class Dataset:
             loss_mask=entry["loss_mask"][0].values.to_numpy(zero_copy_only=False),
         )
 
+    def sample_id(self, row: int) -> str:
+        """Id of one row, without reading its tokens."""
+        return self._table["sample_id"][row].as_py()
+
     def token_counts(self, vocab_size: int) -> np.ndarray:
         """How often each id occurs in this split: int64 [max(vocab_size, largest id + 1)]."""
         counts = np.zeros(vocab_size, dtype=np.int64)

@@ -86,6 +86,22 @@ class BatchPlan:
             )
         return self._step(epoch, index)
 
+    def shares(self, step: PlannedStep, num_ranks: int) -> tuple[tuple[MicroBatch, ...], ...]:
+        """The step's rows dealt to ranks: each row, from the longest on, to the rank with the fewest padded tokens so far.
+
+        A function of the step and the number of ranks alone; one rank gets the step's own micro-batches. A rank may
+        get none where rows are few.
+        """
+        if num_ranks == 1:
+            return (step.micro_batches,)
+        rows = [(row, micro.padded_length) for micro in step.micro_batches for row in micro.rows]
+        loads, dealt = [0] * num_ranks, [[] for _ in range(num_ranks)]
+        for row, length in rows:  # micro-batches come longest first
+            rank = loads.index(min(loads))
+            loads[rank] += length
+            dealt[rank].append(row)
+        return tuple(tuple(self._micro_batches(np.array(part, dtype=np.int64))) for part in dealt)
+
     def step_number(self, number: int) -> PlannedStep:
         """Optimizer step `number` of the run, 0-based."""
         return self._step(*divmod(number, self.steps_per_epoch))

@@ -13,6 +13,7 @@ from dflash_core.drafter.model import Drafter
 from dflash_core.evaluation.acceptance import histogram_PK, summarise
 from dflash_core.evaluation.chain_walk import WalkRow, chain_walk
 from dflash_core.evaluation.prompts import choose_prompts
+from dflash_core.target.ends import TargetEnds
 from dflash_core.target.model import Target
 
 # Padded tokens of one target forward while features are taken.
@@ -45,28 +46,32 @@ def walk_rows(
     return tuple(rows[i] for i in range(len(texts)))
 
 
-def make_walk_evaluator(
-    config: EvaluationConfig, target: Target, heldout: Dataset, layer_ids: Sequence[int]
-) -> Callable[[Drafter, int], Mapping[str, float | None]]:
-    """Build, once, the rows of the in-training measure; the result measures a drafter at a step.
+def heldout_walk_rows(config: EvaluationConfig, target: Target, heldout: Dataset, layer_ids: Sequence[int]) -> tuple[WalkRow, ...]:
+    """The rows of the in-training measure: recorded answers of held-out prompts, cut at `max_new_tokens` as real evaluation does.
 
-    The recorded answers stand for the target's greedy text. They are that, up to near ties, where stage `regenerate`
+    Recorded answers stand for the target's greedy text. They are that, up to near ties, where stage `regenerate`
     made them; on other conversations the figure is the acceptance of the recorded text, lower than real decoding's.
-    Answers are cut at `max_new_tokens`, as real evaluation does.
-
-    Returns:
-        A function of (drafter, step) to tau, its interval, tau_prompt_mean, full_block_share, rounds and tokens; the
-        drafter's mode, gradients and generators are left as they are.
 
     Raises:
         DataError: no held-out row can be measured.
     """
     prompts = choose_prompts(heldout, config.num_walk_prompts)
-    rows = walk_rows(target, [(p.prompt_ids, p.answer_ids[: config.max_new_tokens]) for p in prompts], layer_ids)
+    return walk_rows(target, [(p.prompt_ids, p.answer_ids[: config.max_new_tokens]) for p in prompts], layer_ids)
+
+
+def make_walk_evaluator(
+    config: EvaluationConfig, ends: TargetEnds, rows: Sequence[WalkRow]
+) -> Callable[[Drafter, int], Mapping[str, float | None]]:
+    """The in-training measure along `rows`, for which the target's ends suffice.
+
+    Returns:
+        A function of (drafter, step) to tau, its interval, tau_prompt_mean, full_block_share, rounds and tokens; the
+        drafter's mode, gradients and generators are left as they are.
+    """
 
     def evaluate(drafter: Drafter, step: int) -> dict[str, float | None]:
         """Walk all rows; `step` is the caller's, and doesn't change the measure."""
-        walked = chain_walk(target, drafter, rows)
+        walked = chain_walk(ends, drafter, rows)
         table_PK = histogram_PK([walk.rounds for walk in walked], drafter.spec.block_size)
         summary = summarise(table_PK, config.bootstrap_samples)
         return {

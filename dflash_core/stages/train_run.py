@@ -2,36 +2,46 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 from dflash_core.checkpoint.resume import Resume, RunDirectory
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset
-from dflash_core.evaluation.walk_set import make_walk_evaluator
+from dflash_core.drafter.model import Drafter
+from dflash_core.drafter.spec import DrafterSpec
+from dflash_core.evaluation.chain_walk import WalkRow
+from dflash_core.evaluation.walk_set import heldout_walk_rows, make_walk_evaluator
 from dflash_core.stages import layout
 from dflash_core.stages.checkpoint_export import export_checkpoint
-from dflash_core.stages.train import Evaluate, TrainOutcome, train
-from dflash_core.stages.train_inputs import Inputs
+from dflash_core.stages.train import TrainOutcome, train
+from dflash_core.target.ends import TargetEnds
+from dflash_core.target.model import Target
 
 
 def run(config: Config, resume: Resume = "auto") -> str:
-    """Train, export, point; gives the line that a person sees. Arguments and errors as `train`."""
-    outcome = train(config, Path(), resume=resume, make_evaluate=_walk_evaluator(config))
+    """Train, export, point; gives the line that a person sees, from the rank that writes. Arguments and errors as `train`."""
+    outcome = train(config, Path(), resume=resume, evaluation=HeldoutWalk(config))
+    if outcome is None:
+        return ""
     committed = export_checkpoint(config, "zlab", layout.DRAFTER)
     _write_pointer(config, outcome, committed.digest)
     return f"trained to step {outcome.final_step}; drafter in {layout.DRAFTER}, log in {RunDirectory(config.run_dir).log_path}"
 
 
-def _walk_evaluator(config: Config) -> Callable[[Inputs], Evaluate]:
+class HeldoutWalk:
     """The acceptance length of every checkpoint, by chain walk over held-out answers."""
 
-    def make(inputs: Inputs) -> Evaluate:
-        heldout = Dataset.open(layout.PREPARED, "heldout")
-        spec = inputs.trainee.drafter.spec
-        return make_walk_evaluator(config.evaluation, inputs.trainee.target, heldout, spec.target_layer_ids)
+    def __init__(self, config: Config) -> None:
+        self._config = config.evaluation
 
-    return make
+    def take(self, target: Target, spec: DrafterSpec) -> tuple[WalkRow, ...]:
+        """The rows, with the target's features."""
+        return heldout_walk_rows(self._config, target, Dataset.open(layout.PREPARED, "heldout"), spec.target_layer_ids)
+
+    def measure(self, taken: tuple[WalkRow, ...], ends: TargetEnds, drafter: Drafter, step: int) -> Mapping[str, float | None]:
+        """Walk them."""
+        return make_walk_evaluator(self._config, ends, taken)(drafter, step)
 
 
 def _write_pointer(config: Config, outcome: TrainOutcome, digest: str) -> None:

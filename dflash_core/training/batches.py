@@ -1,17 +1,19 @@
 """Turns the plan into step batches: collated tokens, labels and target features, from one progress integer.
 
-This iterator is the seam between target and drafter: today it runs in the loop's own thread, one step
-ahead of nothing; a channel with a producer can take its place without the loop knowing.
+Two streams, one over the other: `collated_steps` reads data, `with_features` adds what the target says of them. Each
+may run ahead in a thread of its own; neither knows.
 
 Dims: B batch rows, T tokens (padded), A anchors per row, K block slots incl. anchor, S = K-1 label slots,
 F features width.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +22,9 @@ from dflash_core.data.anchors import block_labels, feature_noise
 from dflash_core.data.dataset import Dataset
 from dflash_core.data.loader import Batch, collate
 from dflash_core.data.plan import BatchPlan, PlannedStep
+from dflash_core.data.plan import MicroBatch as PlannedMicroBatch
 from dflash_core.training.schedule import noise_std
+from dflash_core.training.side_stream import NOW, Ready, SideStream
 
 _PAD_ID = 0  # any row of the embedding: padding is on the right, so causal attention never lets a real token see it
 
@@ -44,16 +48,41 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
-class StepBatch:
-    """One optimizer step's input; samples first_sample..next_sample-1 of the run are consumed by it."""
+class StepOutline:
+    """What all ranks together do in one step; samples first_sample..next_sample-1 of the run are consumed by it."""
 
     step: int  # 1-based number of the update
     epoch: int
     first_sample: int
     next_sample: int
+    checksum: int  # of the samples; what the ranks have trained on must add up to it
+    tokens: int  # real ones
+    padded_tokens: int
+    buckets: tuple[int, ...]  # padded length of each micro-batch, rank after rank
+    micro_batches: tuple[int, ...]  # of each rank
+    imbalance: float  # padded tokens of the busiest rank over those of the average one
+
+
+@dataclass(frozen=True)
+class CollatedStep:
+    """One rank's share of a step, before its features."""
+
+    outline: StepOutline
+    noise_std: float
+    rows: tuple[tuple[int, ...], ...]
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """One rank's share of an optimizer step's input."""
+
+    outline: StepOutline
     micro_batches: tuple[MicroBatch, ...]
     noise_std: float
-    target_s: float
+    target_s: float = 0.0  # seconds of the target's work
+    target_idle_s: float = 0.0  # seconds that it was held back before
+    ready: Ready = NOW
 
     @property
     def sample_ids(self) -> tuple[str, ...]:
@@ -61,19 +90,9 @@ class StepBatch:
         return tuple(i for micro in self.micro_batches for i in micro.batch.sample_ids)
 
     @property
-    def tokens(self) -> int:
-        """Real tokens."""
-        return sum(int(micro.batch.lengths_B.sum()) for micro in self.micro_batches)
-
-    @property
-    def padded_tokens(self) -> int:
-        """Tokens with padding."""
-        return sum(micro.batch.input_ids_BT.numel() for micro in self.micro_batches)
-
-    @property
-    def buckets(self) -> tuple[int, ...]:
-        """Padded length of each micro-batch."""
-        return tuple(micro.batch.input_ids_BT.shape[1] for micro in self.micro_batches)
+    def checksum(self) -> int:
+        """Of the samples in the micro-batches."""
+        return checksum(self.sample_ids)
 
 
 def total_steps(plan: BatchPlan, config: Config) -> int:
@@ -83,34 +102,100 @@ def total_steps(plan: BatchPlan, config: Config) -> int:
 
 
 def batches(plan: BatchPlan, dataset: Dataset, source: FeatureSource, config: Config, *, next_sample: int) -> Iterator[StepBatch]:
-    """Step batches from the one that begins at sample `next_sample` to the end of the run."""
+    """Step batches from the one that begins at sample `next_sample` to the end of the run, in this thread."""
+    return with_features(collated_steps(plan, dataset, config, next_sample=next_sample), source, config)
+
+
+def collated_steps(
+    plan: BatchPlan, dataset: Dataset, config: Config, *, next_sample: int, rank: int = 0, num_ranks: int = 1
+) -> Iterator[CollatedStep]:
+    """The share of drafter rank `rank` of each step from the one that begins at sample `next_sample` to the run's end."""
     last = total_steps(plan, config)
     while True:
         planned = plan.step_at(next_sample)
         step = planned.epoch * plan.steps_per_epoch + planned.index_in_epoch + 1
         if step > last:
             return
-        yield make_step_batch(planned, step, dataset, source, config)
+        shares = plan.shares(planned, num_ranks)
+        collated = [
+            collate([dataset.sample(row) for row in micro.rows], micro.padded_length, planned.epoch, config.training, _PAD_ID)
+            for micro in shares[rank]
+        ]
+        yield CollatedStep(
+            outline=outline(planned, step, shares, dataset),
+            noise_std=noise_std(step, config.training.feature_noise),
+            rows=tuple(micro.rows for micro in shares[rank]),
+            batches=tuple(collated),
+        )
         next_sample = planned.next_sample
 
 
-def make_step_batch(planned: PlannedStep, step: int, dataset: Dataset, source: FeatureSource, config: Config) -> StepBatch:
-    """Collate one planned step and take its features."""
-    level = noise_std(step, config.training.feature_noise)
-    micro_batches, target_s = [], 0.0
-    for planned_micro in planned.micro_batches:
-        samples = [dataset.sample(row) for row in planned_micro.rows]
-        batch = collate(samples, planned_micro.padded_length, planned.epoch, config.training, _PAD_ID)
-        began = time.perf_counter()
-        features_BTF = source(planned_micro.rows, batch.input_ids_BT)
-        target_s += time.perf_counter() - began
-        if level > 0:
-            features_BTF = add_noise(features_BTF, batch, planned.epoch, config.training.seed, level)
+def with_features(
+    steps: Iterable[CollatedStep],
+    source: FeatureSource,
+    config: Config,
+    stream: SideStream | None = None,
+    busy: Callable[[], float] = time.perf_counter,
+    idle: Callable[[], float] = lambda: 0.0,
+) -> Iterator[StepBatch]:
+    """The same steps with their features, computed on `stream`.
+
+    `busy` and `idle` are running totals of the seconds that the target works and is held back; where `source` only
+    receives, they are what the sender says.
+    """
+    stream = stream or SideStream(torch.device("cpu"))
+    idle_before = idle()
+    for collated in steps:
+        busy_before = busy()
+        micro_batches, ready = stream.run(lambda collated=collated: _micro_batches(collated, source, config))
+        idle_now = idle()
+        yield StepBatch(collated.outline, micro_batches, collated.noise_std, busy() - busy_before, idle_now - idle_before, ready)
+        idle_before = idle_now
+
+
+def outline(planned: PlannedStep, step: int, shares: Sequence[Sequence[PlannedMicroBatch]], dataset: Dataset) -> StepOutline:
+    """What all ranks together do in the step."""
+    everyone = [micro for share in shares for micro in share]
+    rows = [row for micro in everyone for row in micro.rows]
+    loads = [sum(micro.padded_length * len(micro.rows) for micro in share) for share in shares]
+    return StepOutline(
+        step=step,
+        epoch=planned.epoch,
+        first_sample=planned.first_sample,
+        next_sample=planned.next_sample,
+        checksum=checksum(dataset.sample_id(row) for micro in planned.micro_batches for row in micro.rows),
+        tokens=int(sum(int(dataset.lengths[row]) for row in rows)),
+        padded_tokens=sum(loads),
+        buckets=tuple(micro.padded_length for micro in everyone),
+        micro_batches=tuple(map(len, shares)),
+        imbalance=max(loads) * len(loads) / sum(loads),
+    )
+
+
+def pad_ids(rows: Sequence[np.ndarray], padded_length: int) -> Tensor:
+    """input_ids_BT int64, padded on the right as in the batches of `collated_steps`."""
+    ids_BT = np.full((len(rows), padded_length), _PAD_ID, dtype=np.int64)
+    for place, ids in enumerate(rows):
+        ids_BT[place, : len(ids)] = ids
+    return torch.from_numpy(ids_BT)
+
+
+def checksum(sample_ids: Iterable[str]) -> int:
+    """Sum of crc32s: ranks can add theirs up in any order, and 2 million samples stay exact in float64."""
+    return sum(zlib.crc32(sample_id.encode()) for sample_id in sample_ids)
+
+
+def _micro_batches(collated: CollatedStep, source: FeatureSource, config: Config) -> tuple[MicroBatch, ...]:
+    made = []
+    for rows, batch in zip(collated.rows, collated.batches, strict=True):
+        features_BTF = source(rows, batch.input_ids_BT)
+        if collated.noise_std > 0:
+            features_BTF = add_noise(features_BTF, batch, collated.outline.epoch, config.training.seed, collated.noise_std)
         labels_BAS, mask_BAS = block_labels(
             batch.input_ids_BT, batch.loss_mask_BT, batch.lengths_B, batch.anchors_BA, batch.keep_BA, config.drafter.block_size
         )
-        micro_batches.append(MicroBatch(batch, features_BTF, labels_BAS, mask_BAS))
-    return StepBatch(step, planned.epoch, planned.first_sample, planned.next_sample, tuple(micro_batches), level, target_s)
+        made.append(MicroBatch(batch, features_BTF, labels_BAS, mask_BAS))
+    return tuple(made)
 
 
 def add_noise(features_BTF: Tensor, batch: Batch, epoch: int, seed: int, std: float) -> Tensor:

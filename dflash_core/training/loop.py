@@ -3,16 +3,17 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from dflash_core.config import Config
-from dflash_core.errors import DataError, Stopped
+from dflash_core.distributed.gradients import Ranks
+from dflash_core.errors import DataError, PipelineError, Stopped
 from dflash_core.training.batches import StepBatch
 from dflash_core.training.progress import ProgressLine
-from dflash_core.training.records import CheckpointRecord, EvalRecord, LogWriter, StepRecord, StopRecord
+from dflash_core.training.records import CheckpointRecord, EvalRecord, LogWriter, SilentLog, StepRecord, StopRecord
 from dflash_core.training.schedule import learning_rate
 from dflash_core.training.step import StepResult, Trainee, train_step
 from dflash_core.training.stop_request import StopRequest
@@ -43,7 +44,7 @@ class SavedCheckpoint(Protocol):
 class Hooks:
     """What the loop calls without knowing how it is done."""
 
-    save: Callable[[Position], SavedCheckpoint]
+    save: Callable[[Position], SavedCheckpoint | None]  # None where another rank writes
     evaluate: Callable[[int], Mapping[str, float | None]] | None
 
 
@@ -52,9 +53,23 @@ class Timing:
     """Wall seconds of one step."""
 
     data_wait_s: float
-    target_s: float
     drafter_s: float
     checkpoint_s: float
+
+
+class Queues(Protocol):
+    """How many step batches wait: with features, and for them."""
+
+    def depths(self) -> tuple[int, int]:
+        """(with features, collated)."""
+        ...
+
+
+class NoQueues:
+    """Data and target run in the loop's own thread."""
+
+    def depths(self) -> tuple[int, int]:
+        return 0, 0
 
 
 @dataclass(frozen=True)
@@ -65,9 +80,12 @@ class Run:
     trainee: Trainee
     optimizer: torch.optim.Optimizer
     total_steps: int
-    log: LogWriter
-    progress: ProgressLine
+    log: LogWriter | SilentLog
+    progress: ProgressLine | None
     hooks: Hooks
+    ranks: Ranks
+    queues: Queues = field(default_factory=NoQueues)
+    stop_elsewhere: Callable[[], bool] = lambda: False  # a rank that doesn't train was asked to stop
 
 
 def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evaluation_due: bool = False) -> Position:
@@ -84,22 +102,28 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
             checkpoint_s = _evaluate(run, position) if evaluation_due else 0.0
             while True:
                 began = time.perf_counter()
+                depths = run.queues.depths()
                 batch = next(batches, None)
                 if batch is None:
                     break
+                check_order(batch, position)
                 ready = time.perf_counter()
-                rate = learning_rate(batch.step, run.total_steps, run.config.training)
-                result = train_step(run.trainee, run.optimizer, batch, rate, run.config.training)
-                timing = Timing(ready - began - batch.target_s, batch.target_s, time.perf_counter() - ready, checkpoint_s)
-                position = Position(batch.step, batch.next_sample)
-                record = step_record(run.log, batch, result, timing)
+                rate = learning_rate(batch.outline.step, run.total_steps, run.config.training)
+                result = train_step(run.trainee, run.optimizer, batch, rate, run.config.training, run.ranks)
+                timing = Timing(ready - began, time.perf_counter() - ready, checkpoint_s)
+                position = Position(batch.outline.step, batch.outline.next_sample)
+                record = step_record(run.log, batch, result, timing, depths)
                 run.log.append(record)
-                run.progress.update(record)
-                stopping = stop.requested  # read once: a signal during a milestone must wait for the next step's save
+                if run.progress:
+                    run.progress.update(record)
+                # Read once, and agreed on: all ranks must stop after the same step, and a signal during a milestone
+                # must wait for the next step's save.
+                stopping = run.ranks.sum([stop.requested or run.stop_elsewhere()])[0] > 0
                 checkpoint_s = _milestone(run, position, stopping)
                 if stopping:
                     raise Stopped(
-                        f"{stop.signal_name} came; step {position.step} of {run.total_steps} is saved. Resume to go on."
+                        f"{stop.signal_name or 'a signal to another rank'} came; step {position.step} of {run.total_steps} is saved. "
+                        "Resume to go on."
                     )
     except Exception as error:
         reason = "signal" if isinstance(error, Stopped) else "error"
@@ -110,12 +134,24 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
     return position
 
 
-def step_record(log: LogWriter, batch: StepBatch, result: StepResult, timing: Timing) -> StepRecord:
+def check_order(batch: StepBatch, position: Position) -> None:
+    """Raise PipelineError unless this is the batch that comes next: none is lost, none is trained on twice."""
+    found, expected = (batch.outline.step, batch.outline.first_sample), (position.step + 1, position.next_sample)
+    if found != expected:
+        raise PipelineError(
+            f"the pipeline handed on step {found[0]} from sample {found[1]}, expected step {expected[0]} from sample {expected[1]}: "
+            "a batch is lost or repeated. Nothing was trained on it; resume, and report it."
+        )
+
+
+def step_record(
+    log: LogWriter | SilentLog, batch: StepBatch, result: StepResult, timing: Timing, depths: tuple[int, int]
+) -> StepRecord:
     """The log's view of one step."""
-    seconds = timing.data_wait_s + timing.target_s + timing.drafter_s
+    outline = batch.outline
     return StepRecord(
-        **log.stamp(batch.step),
-        epoch=batch.epoch,
+        **log.stamp(outline.step),
+        epoch=outline.epoch,
         loss=result.loss,
         loss_sum=result.loss_sum,
         denominator=result.denominator,
@@ -126,14 +162,17 @@ def step_record(log: LogWriter, batch: StepBatch, result: StepResult, timing: Ti
         grad_norm=result.grad_norm,
         lr=result.learning_rate,
         noise_std=batch.noise_std,
-        tokens=batch.tokens,
-        padded_tokens=batch.padded_tokens,
-        buckets=batch.buckets,
-        first_sample=batch.first_sample,
-        last_sample=batch.next_sample - 1,
-        hs_queue_depth=0,  # no queue yet: data and target run in this thread
-        prefetch_queue_depth=0,
-        tok_per_s=batch.tokens / seconds,
+        tokens=outline.tokens,
+        padded_tokens=outline.padded_tokens,
+        buckets=outline.buckets,
+        imbalance=outline.imbalance,
+        first_sample=outline.first_sample,
+        last_sample=outline.next_sample - 1,
+        hs_queue_depth=depths[0],
+        prefetch_queue_depth=depths[1],
+        tok_per_s=outline.tokens / (timing.data_wait_s + timing.drafter_s),
+        target_s=batch.target_s,
+        target_idle_s=batch.target_idle_s,
         **vars(timing),
     )
 
@@ -150,17 +189,18 @@ def _milestone(run: Run, position: Position, stopping: bool) -> float:
     began = time.perf_counter()
     saved = run.hooks.save(position)
     seconds = time.perf_counter() - began
-    run.log.append(
-        CheckpointRecord(
-            **run.log.stamp(position.step),
-            name=saved.name,
-            digest=saved.digest,
-            weights_digest=saved.weights_digest,
-            next_sample=position.next_sample,
-            num_bytes=saved.num_bytes,
-            seconds=seconds,
+    if saved is not None:
+        run.log.append(
+            CheckpointRecord(
+                **run.log.stamp(position.step),
+                name=saved.name,
+                digest=saved.digest,
+                weights_digest=saved.weights_digest,
+                next_sample=position.next_sample,
+                num_bytes=saved.num_bytes,
+                seconds=seconds,
+            )
         )
-    )
     return seconds if stopping else seconds + _evaluate(run, position)
 
 
@@ -170,7 +210,8 @@ def _evaluate(run: Run, position: Position) -> float:
     began = time.perf_counter()
     metrics = dict(run.hooks.evaluate(position.step))
     seconds = time.perf_counter() - began
-    run.log.append(EvalRecord(**run.log.stamp(position.step), metrics=metrics, seconds=seconds))
-    shown = ", ".join(f"{key} {value:.3f}" for key, value in metrics.items() if isinstance(value, float))
-    run.progress.note(f"step {position.step}: {shown}")
+    if run.progress:
+        run.log.append(EvalRecord(**run.log.stamp(position.step), metrics=metrics, seconds=seconds))
+        shown = ", ".join(f"{key} {value:.3f}" for key, value in metrics.items() if isinstance(value, float))
+        run.progress.note(f"step {position.step}: {shown}")
     return seconds

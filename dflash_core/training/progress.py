@@ -13,6 +13,7 @@ from dflash_core.training.records import StepRecord
 
 _SMOOTHING = 0.1  # share of the newest step in the running rate: about the last 20 steps
 _PLAIN_INTERVAL_S = 10.0
+_BOUND_SHARE = 0.05  # of a step, spent waiting, from which the drafter counts as held up
 
 
 class ProgressLine:
@@ -67,10 +68,14 @@ class ProgressLine:
 
 
 def waiting(record: StepRecord) -> str:
-    """Who waits for whom: the drafter's share of the step, and what it waited for the rest of it."""
-    parts = {"data": record.data_wait_s, "target": record.target_s, "saving": record.checkpoint_s}
-    total = sum(parts.values()) + record.drafter_s
-    slowest = max(parts, key=parts.__getitem__)
-    if total == 0 or parts[slowest] / total < 0.02:
-        return "drafter busy"
-    return f"drafter busy {record.drafter_s / total:.0%}, waits for {slowest} {parts[slowest] / total:.0%}"
+    """Which side sets the pace: the drafter is target-bound where it waits for batches, else the target waits for it."""
+    total = record.data_wait_s + record.checkpoint_s + record.drafter_s
+    if total == 0:
+        return "drafter-bound"
+    bound = "target-bound" if record.data_wait_s > _BOUND_SHARE * total else "drafter-bound"
+    parts = [bound, f"drafter busy {record.drafter_s / total:.0%}"]
+    if record.target_s + record.target_idle_s > 0:
+        parts.append(f"target busy {record.target_s / (record.target_s + record.target_idle_s):.0%}")
+    if record.checkpoint_s > 0.02 * total:
+        parts.append(f"saving {record.checkpoint_s / total:.0%}")
+    return ", ".join(parts)

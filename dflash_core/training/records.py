@@ -13,7 +13,7 @@ import math
 import os
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
@@ -42,6 +42,7 @@ class StartRecord(Record):
     config: dict[str, Any]
     identity: dict[str, Any]
     versions: dict[str, str]
+    world: dict[str, Any] = field(default_factory=dict)  # ranks and their roles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,7 @@ class ResumeRecord(Record):
     skipped: tuple[str, ...]  # newer checkpoints that were passed over, each with its reason
     config: dict[str, Any]
     versions: dict[str, str]
+    world: dict[str, Any] = field(default_factory=dict)  # ranks and their roles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +76,20 @@ class StepRecord(Record):
     grad_norm: float  # before clipping
     lr: float
     noise_std: float
-    tokens: int  # real tokens, padding not counted
+    tokens: int  # real tokens of all ranks, padding not counted
     padded_tokens: int
-    buckets: tuple[int, ...]  # padded length of each micro-batch
+    buckets: tuple[int, ...]  # padded length of each micro-batch, rank after rank
     first_sample: int  # consumed samples are first_sample..last_sample, counted from the run's start
     last_sample: int
-    hs_queue_depth: int
-    prefetch_queue_depth: int
+    hs_queue_depth: int  # step batches with features that waited when this one was asked for
+    prefetch_queue_depth: int  # collated steps that waited for the target
     tok_per_s: float
-    data_wait_s: float
-    target_s: float
+    data_wait_s: float  # the drafter waited for this batch
+    target_s: float  # the target worked on this batch, at the same time as the drafter where it runs ahead
     drafter_s: float
     checkpoint_s: float  # blocked by a save or an evaluation since the step before
+    target_idle_s: float = 0.0  # the target was held back by a full queue before this batch
+    imbalance: float = 1.0  # padded tokens of the busiest drafter rank over those of the average one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,3 +221,15 @@ class LogWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class SilentLog:
+    """The log of every rank but the one that writes."""
+
+    run_id = session_id = ""
+
+    def stamp(self, step: int) -> dict[str, Any]:
+        return {"run_id": "", "session_id": "", "step": step, "wall_time": time.time()}
+
+    def append(self, record: Record) -> None:
+        pass

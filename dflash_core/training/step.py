@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dflash_core.config import TrainingConfig
+from dflash_core.data.loader import Batch
+from dflash_core.distributed.gradients import Alone, Ranks
 from dflash_core.drafter.head_loss import head_cross_entropy
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.objectives import Objective
-from dflash_core.errors import NonFiniteError
+from dflash_core.errors import NonFiniteError, PipelineError
 from dflash_core.training.batches import MicroBatch, StepBatch
 from dflash_core.training.optimizer import set_learning_rate
+from dflash_core.training.side_stream import NOW
 
 
 class TargetEnds(Protocol):
@@ -95,33 +98,33 @@ class StepResult:
 
 
 def train_step(
-    trainee: Trainee, optimizer: torch.optim.Optimizer, step_batch: StepBatch, learning_rate: float, config: TrainingConfig
+    trainee: Trainee,
+    optimizer: torch.optim.Optimizer,
+    step_batch: StepBatch,
+    learning_rate: float,
+    config: TrainingConfig,
+    ranks: Ranks | None = None,
 ) -> StepResult:
-    """Do one update. Gradients are None before and after.
+    """Do one update, together with the other drafter ranks. Gradients are None before and after.
 
     A step without a single label changes nothing: AdamW would move weights by old momentum alone.
 
     Raises:
+        PipelineError: the ranks' samples are not those of the plan; nothing was computed.
         NonFiniteError: the loss or the gradient's norm is NaN or infinite; weights and moments are as before.
     """
-    denominator = sum(trainee.objective.denominator(micro.mask_BAS) for micro in step_batch.micro_batches)
-    tally = accumulate_gradients(trainee, step_batch.micro_batches, denominator)
-    norm = clip_gradients(trainee.drafter, config.max_grad_norm)
-    result = StepResult(
-        loss_sum=float(tally.loss_sum),
-        denominator=float(denominator),
-        correct_S=tuple(tally.correct_S.tolist()),
-        count_S=tuple(tally.count_S.tolist()),
-        streak_sum=float(tally.streak_sum),
-        num_blocks=int(tally.num_blocks),
-        grad_norm=norm,
-        learning_rate=learning_rate,
-    )
-    if not (math.isfinite(result.loss_sum) and math.isfinite(norm)):
+    ranks = ranks or Alone(trainee.drafter)
+    denominator = agree(trainee, step_batch, ranks)
+    if step_batch.ready is not NOW:
+        step_batch.ready.wait([micro.features_BTF for micro in step_batch.micro_batches])
+    tally = accumulate_gradients(trainee, step_batch.micro_batches, denominator, ranks, max(step_batch.outline.micro_batches))
+    result = step_result(tally, denominator, ranks, ranks.clip(config.max_grad_norm) if denominator else 0.0, learning_rate)
+    if not (math.isfinite(result.loss_sum) and math.isfinite(result.grad_norm)):
         optimizer.zero_grad(set_to_none=True)
         raise NonFiniteError(
-            f"step {step_batch.step} has loss {result.loss} and gradient norm {norm}, expected finite numbers; its samples are "
-            f"{', '.join(step_batch.sample_ids)}. Weights were not updated; look at these samples, or resume with a lower learning_rate."
+            f"step {step_batch.outline.step} has loss {result.loss} and gradient norm {result.grad_norm}, expected finite numbers; "
+            f"its samples are {', '.join(step_batch.sample_ids)}. "
+            "Weights were not updated; look at these samples, or resume with a lower learning_rate."
         )
     if denominator:
         set_learning_rate(optimizer, learning_rate)
@@ -130,27 +133,81 @@ def train_step(
     return result
 
 
-def accumulate_gradients(trainee: Trainee, micro_batches: tuple[MicroBatch, ...], denominator: float) -> Tally:
+def agree(trainee: Trainee, step_batch: StepBatch, ranks: Ranks) -> float:
+    """The denominator of all ranks, counted before the first forward, once their samples are those of the plan."""
+    mine = sum(trainee.objective.denominator(micro.mask_BAS) for micro in step_batch.micro_batches)
+    outline = step_batch.outline
+    denominator, checksum, step = ranks.sum([mine, step_batch.checksum, outline.step])
+    if checksum != outline.checksum or step != outline.step * ranks.num_ranks:
+        raise PipelineError(
+            f"step {outline.step}: the samples of its {ranks.num_ranks} ranks add up to {checksum:.0f}, the plan's to {outline.checksum} "
+            f"(mean step {step / ranks.num_ranks:g}): a sample is lost or repeated. Nothing was trained on it; resume, and report it."
+        )
+    return denominator
+
+
+def accumulate_gradients(
+    trainee: Trainee, micro_batches: tuple[MicroBatch, ...], denominator: float, ranks: Ranks | None = None, num_rounds: int = 0
+) -> Tally:
     """Add the gradients of sum(loss) / denominator; `denominator` is that of the whole step, ranks included.
 
-    A micro-batch without a label adds nothing and runs nothing, whatever other micro-batches or ranks hold.
+    A micro-batch without a label adds nothing and runs nothing, whatever other micro-batches or ranks hold. Where
+    forwards are collective (`ranks.lockstep`) it runs all the same, and a rank with fewer than `num_rounds`
+    micro-batches repeats one with every label masked.
     """
+    ranks = ranks or Alone(trainee.drafter)
+    todo = in_lockstep(trainee, micro_batches, num_rounds) if ranks.lockstep else [m for m in micro_batches if bool(m.mask_BAS.any())]
     device = next(trainee.drafter.parameters()).device
-    slots = trainee.block_size - 1
-    tally = Tally(
-        torch.zeros((), dtype=torch.float64, device=device),
-        *(torch.zeros(slots, dtype=torch.int64, device=device) for _ in range(2)),
-        *(torch.zeros((), dtype=torch.int64, device=device) for _ in range(2)),
-    )
-    for micro in micro_batches:
-        if not bool(micro.mask_BAS.any()):
-            continue
+    tally = empty_tally(trainee.block_size - 1, device)
+    for number, micro in enumerate(todo, start=1):
+        ranks.before_backward(last=number == len(todo))
         labels_BAS, mask_BAS = micro.labels_BAS.to(device), micro.mask_BAS.to(device)
         ce_BAS, predicted_BAS = slot_losses(trainee, micro, labels_BAS, mask_BAS)
         loss_sum = trainee.objective.loss_sum(ce_BAS, mask_BAS)
-        (loss_sum / denominator).backward()
+        (loss_sum / (denominator or 1.0)).backward()
         tally += _count(loss_sum.detach(), predicted_BAS, labels_BAS, mask_BAS)
+    if denominator:
+        ranks.finish_gradients()
     return tally
+
+
+def in_lockstep(trainee: Trainee, micro_batches: tuple[MicroBatch, ...], num_rounds: int) -> list[MicroBatch]:
+    """As many micro-batches as the busiest rank has: the rank's own, then silent ones."""
+    return [*micro_batches, *[silent_micro_batch(trainee)] * (num_rounds - len(micro_batches))]
+
+
+def silent_micro_batch(trainee: Trainee) -> MicroBatch:
+    """The smallest micro-batch that runs a forward and a backward and adds zero gradients: two tokens, no label."""
+    spec = trainee.drafter.spec
+    nothing_11S = torch.zeros(1, 1, spec.block_size - 1, dtype=torch.int64)
+    one_11 = torch.ones(1, 1, dtype=torch.int64)
+    batch = Batch((), torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.bool), 2 * one_11[0], one_11, one_11 == 0)
+    return MicroBatch(batch, torch.zeros(1, 2, spec.features_size), nothing_11S, nothing_11S.bool())
+
+
+def step_result(tally: Tally, denominator: float, ranks: Ranks, grad_norm: float, learning_rate: float) -> StepResult:
+    """Sums over all ranks."""
+    slots = len(tally.correct_S)
+    totals = ranks.sum([*tally.loss_sum.reshape(1).tolist(), *tally.correct_S.tolist(), *tally.count_S.tolist(), int(tally.streak_sum), int(tally.num_blocks)])
+    return StepResult(
+        loss_sum=totals[0],
+        denominator=float(denominator),
+        correct_S=tuple(map(int, totals[1 : 1 + slots])),
+        count_S=tuple(map(int, totals[1 + slots : 1 + 2 * slots])),
+        streak_sum=totals[-2],
+        num_blocks=int(totals[-1]),
+        grad_norm=grad_norm,
+        learning_rate=learning_rate,
+    )
+
+
+def empty_tally(num_slots: int, device: torch.device) -> Tally:
+    """All zero."""
+    return Tally(
+        torch.zeros((), dtype=torch.float64, device=device),
+        *(torch.zeros(num_slots, dtype=torch.int64, device=device) for _ in range(2)),
+        *(torch.zeros((), dtype=torch.int64, device=device) for _ in range(2)),
+    )
 
 
 def slot_losses(trainee: Trainee, micro: MicroBatch, labels_BAS: Tensor, mask_BAS: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,11 +239,6 @@ def block_embeds(trainee: Trainee, ids_BT: Tensor, anchors_BA: Tensor) -> Tensor
         mask_D = trainee.target.embed(torch.tensor([trainee.drafter.spec.mask_token_id], device=ids_BT.device))[0]
     batch, anchors = anchors_BA.shape
     return torch.cat([anchor_BA1D, mask_D.expand(batch, anchors, trainee.block_size - 1, -1)], dim=2)
-
-
-def clip_gradients(drafter: nn.Module, max_norm: float) -> float:
-    """Scale all gradients to a total norm of at most `max_norm`; returns the norm before. 0 without gradients."""
-    return float(nn.utils.clip_grad_norm_(drafter.parameters(), max_norm))
 
 
 def _count(loss_sum: Tensor, predicted_BAS: Tensor, labels_BAS: Tensor, mask_BAS: Tensor) -> Tally:

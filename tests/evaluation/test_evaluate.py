@@ -28,7 +28,7 @@ from dflash_core.evaluation.prompts import choose_prompts, split_first_answer
 from dflash_core.evaluation.records import EvaluationRecord, WalkDifference
 from dflash_core.evaluation.samples import split_text, token_pieces
 from dflash_core.evaluation.table import results_table
-from dflash_core.evaluation.walk_set import make_walk_evaluator
+from dflash_core.evaluation.walk_set import heldout_walk_rows, make_walk_evaluator
 from dflash_core.target.model import Target
 from dflash_core.target.tiny import make_tiny_target
 
@@ -245,9 +245,9 @@ def test_first_answer_is_the_first_supervised_run() -> None:
 
 def test_in_training_measure_leaves_the_drafter_as_it_is(world: SimpleNamespace) -> None:
     drafter = load_drafter(world.root / "drafter").train()
-    measure = make_walk_evaluator(
-        world.config.evaluation, world.target, Dataset.open(world.root / "prepared", "heldout"), drafter.spec.target_layer_ids
-    )
+    settings, layer_ids = world.config.evaluation, drafter.spec.target_layer_ids
+    rows = heldout_walk_rows(settings, world.target, Dataset.open(world.root / "prepared", "heldout"), layer_ids)
+    measure = make_walk_evaluator(settings, world.target, rows)
     state = torch.get_rng_state()
     found = measure(drafter, 1)
     assert found == measure(drafter, 2) and 1 <= found["tau"] <= 4 and found["tau_low"] <= found["tau"] <= found["tau_high"]

@@ -63,6 +63,9 @@ class MemoryDataset:
     def sample(self, row: int) -> Sample:
         return self.samples[row]
 
+    def sample_id(self, row: int) -> str:
+        return self.samples[row].sample_id
+
 
 @dataclass(frozen=True)
 class World:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dflash_core.checkpoint.resume import RunDirectory, find_prior_run
 from dflash_core.checkpoint.snapshot import check_identity, restore, take_snapshot
+from dflash_core.distributed.gradients import Alone
 from dflash_core.errors import CheckpointError, ConfigError, IdentityError, NonFiniteError, Stopped
 from dflash_core.training.batches import batches, total_steps
 from dflash_core.training.log_reader import read_log
@@ -53,8 +54,9 @@ class Session:
             steps = total_steps(self.world.plan, config)
             stream = batches(self.world.plan, self.world.dataset, self.source, config, next_sample=position.next_sample)
             run = Run(
-                config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(save, self.evaluate)
-            )
+                config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(save, self.evaluate),
+                Alone(drafter),
+            )  # fmt: skip
             return train_loop(run, stream, position)
 
     def source(self, rows: object, input_ids_BT: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """One optimizer step: denominators, guards, masters, counts."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from torch import Tensor, multiprocessing
 from torch.nn import functional
 
 from dflash_core.errors import NonFiniteError
-from dflash_core.training.batches import MicroBatch, StepBatch, add_noise, batches, make_step_batch
+from dflash_core.training.batches import MicroBatch, StepBatch, add_noise, batches
 from dflash_core.training.optimizer import make_optimizer
 from dflash_core.training.step import Tally, Trainee, _count, accumulate_gradients, block_embeds, slot_losses, train_step
 
@@ -82,7 +83,7 @@ def test_spec7_06_fp32_masters(world: Callable) -> None:
     optimizer = make_optimizer(trainee.drafter, config)
     for batch in batches(here.plan, here.dataset, here.source, here.config, next_sample=0):
         train_step(trainee, optimizer, batch, config.learning_rate, config)
-        if batch.step == 50:
+        if batch.outline.step == 50:
             break
     norms = {name: p for name, p in trainee.drafter.named_parameters() if p.ndim == 1}
     assert len(norms) == 2 * 4 + 2
@@ -257,9 +258,7 @@ def test_noise_reaches_the_features_at_the_step_configured(world: Callable) -> N
     """The plateau comes at optimizer step 4, however many micro-batches a step has."""
     here = world(training={"feature_noise": {"std": 0.2, "warmup_steps": 4}, "epochs": 3})
     widths = []
-    for number in range(6):
-        planned = here.plan.step_number(number)
-        batch = make_step_batch(planned, number + 1, here.dataset, here.source, here.config)
+    for batch in itertools.islice(batches(here.plan, here.dataset, here.source, here.config, next_sample=0), 6):
         clean = [here.source((), m.batch.input_ids_BT) for m in batch.micro_batches]
         widths.append(max(float((m.features_BTF - c).abs().max()) for m, c in zip(batch.micro_batches, clean, strict=True)))
     assert widths == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.2, 0.2], rel=0.02)

@@ -1,6 +1,6 @@
 """Stage train on a tiny workspace: what it refuses and how, and which checkpoints it leaves."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +21,20 @@ def workspace(kill_campaign: ModuleType, tmp_path_factory: pytest.TempPathFactor
     return kill_campaign.make_workspace(tmp_path_factory.mktemp("train") / "workspace", 9)
 
 
+class Measured:
+    """An evaluation that only notes that it was asked."""
+
+    def __init__(self, on_take: Callable[[], object], on_measure: Callable[[], object] = lambda: None) -> None:
+        self._on_take, self._on_measure = on_take, on_measure
+
+    def take(self, target: object, spec: object) -> object:
+        return self._on_take()
+
+    def measure(self, taken: object, ends: object, drafter: object, step: int) -> dict[str, float]:
+        self._on_measure()
+        return {}
+
+
 def configure(workspace: Path, run: str, **sections: Mapping[str, object]) -> Config:
     tree = load_config(workspace / "params.yaml").model_dump() | {"run": run}
     return Config.model_validate({key: value | dict(sections.get(key, {})) if key in sections else value for key, value in tree.items()})
@@ -30,7 +44,7 @@ def test_changed_settings_say_what_to_do_before_anything_long_begins(workspace: 
     train(configure(workspace, "changed", training={"max_steps": 2}), workspace, resume="auto")
     changed = configure(workspace, "changed", training={"max_steps": 3}, checkpoint={"evaluate": True})
     with pytest.raises(IdentityError, match=r"training.max_steps = 2; .* now has 3.*`run` to another name, or remove .*runs/changed\."):
-        train(changed, workspace, resume="auto", make_evaluate=lambda _inputs: pytest.fail("built"))
+        train(changed, workspace, resume="auto", evaluation=Measured(lambda: pytest.fail("built")))
 
 
 def test_a_resume_past_damaged_checkpoints_keeps_the_good_ones(workspace: Path) -> None:
@@ -41,7 +55,7 @@ def test_a_resume_past_damaged_checkpoints_keeps_the_good_ones(workspace: Path) 
         (store.root / name / WEIGHTS).write_bytes(b"")
     seen = []
     config = configure(workspace, "damaged", checkpoint={"every": 1, "keep_last": 2, "evaluate": True})
-    train(config, workspace, resume="auto", make_evaluate=lambda _inputs: lambda _drafter, _step: seen.append(store.names()) or {})
+    train(config, workspace, resume="auto", evaluation=Measured(lambda: None, lambda: seen.append(store.names())))
     # step 3 is measured before anything is saved; with the save of step 4 the damaged ones go, and 3 stays
     assert [len(names) for names in seen[:2]] == [3, 2] and seen[1] == ("step-00000003", "step-00000004")
     assert store.names() == ("step-00000008", "step-00000009") and store.load_newest().skipped == ()

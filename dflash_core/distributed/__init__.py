@@ -1,0 +1,1 @@
+"""More than one process: who does what, the sum over ranks, and features from rank to rank."""

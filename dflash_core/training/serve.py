@@ -1,0 +1,99 @@
+"""The loop of a target rank: features for every micro-batch of its team, in the order of the plan."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dflash_core.config import Config
+from dflash_core.data.dataset import Dataset
+from dflash_core.data.plan import BatchPlan
+from dflash_core.distributed.transport import STOP, FeatureSender, Unit, units_of_step
+from dflash_core.distributed.world import World
+from dflash_core.errors import Stopped
+from dflash_core.training.batches import FeatureSource, pad_ids, total_steps
+from dflash_core.training.run_ahead import RunAhead
+
+
+@dataclass(frozen=True)
+class Order:
+    """One unit with the tokens it is made of."""
+
+    unit: Unit
+    rows: tuple[int, ...]
+    input_ids_BT: Tensor
+
+
+def unit_stream(plan: BatchPlan, config: Config, world: World, next_sample: int) -> Iterator[tuple[Unit, Sequence[int], int]]:
+    """(unit, dataset rows, padded length) of every micro-batch of every drafter rank, to the end of the run."""
+    last, number = total_steps(plan, config), 0
+    while True:
+        planned = plan.step_at(next_sample)
+        step = planned.epoch * plan.steps_per_epoch + planned.index_in_epoch + 1
+        if step > last:
+            return
+        shares = plan.shares(planned, len(world.drafter_ranks))
+        for unit in units_of_step(number, step, tuple(map(len, shares)), world):
+            micro = shares[world.drafter_ranks.index(unit.drafter)][unit.place]
+            yield unit, micro.rows, micro.padded_length
+            number = unit.number + 1
+        next_sample = planned.next_sample
+
+
+def serve_features(
+    world: World,
+    plan: BatchPlan,
+    dataset: Dataset,
+    source: FeatureSource,
+    config: Config,
+    *,
+    next_sample: int,
+    stop_requested: Callable[[], bool],
+) -> None:
+    """Compute and send to the end of the run.
+
+    Raises:
+        Stopped: the drafter ranks stopped after a signal.
+        PipelineError: a drafter rank is gone or stuck.
+        Exception: of the target's forward, after it was handed to the drafter rank that waits.
+    """
+
+    def orders() -> Iterator[Order]:
+        for unit, rows, length in unit_stream(plan, config, world, next_sample):
+            if unit.team(world) == world.team:
+                yield Order(unit, tuple(rows), pad_ids([dataset.sample(row).input_ids for row in rows], length))
+
+    sender = FeatureSender(world, stop_requested)
+    settings = config.distributed
+    with RunAhead(orders(), "data", f"rank {world.rank} (target)", settings.queue_depth, settings.timeout_s) as stream:
+        for order in stream:
+            if _agreed_word(world, sender, order.unit) == STOP:
+                raise Stopped("The drafter ranks stopped after a signal and saved. Resume to go on.")
+            _serve_one(world, sender, source, order)
+        if world.leads_team:
+            sender.drain()
+
+
+def _agreed_word(world: World, sender: FeatureSender, unit: Unit) -> int:
+    """The drafter rank's word, which the leader gets and the team follows."""
+    word = torch.zeros(1, dtype=torch.int64)
+    if world.leads_team:
+        word.fill_(sender.wait_for_credit(unit))
+    if len(world.team) > 1:
+        dist.broadcast(word, world.team[0], group=world.team_words)
+    return int(word)
+
+
+def _serve_one(world: World, sender: FeatureSender, source: FeatureSource, order: Order) -> None:
+    began = time.perf_counter()
+    try:
+        features_BTF = source(order.rows, order.input_ids_BT)
+    except Exception as error:
+        if world.leads_team:
+            sender.fail(order.unit, error)
+        raise
+    if world.leads_team:
+        sender.send(order.unit, features_BTF, time.perf_counter() - began)
