@@ -46,7 +46,8 @@ Endpoint = Annotated[
 ]
 RdzvId = Annotated[str | None, typer.Option("--rdzv-id", metavar="ID", help="Name of the meeting; default: the run's.")]
 Grace = Annotated[
-    float, typer.Option("--grace", metavar="SECONDS", help="From the signal to stop to SIGKILL, for processes started here.")
+    float,
+    typer.Option("--grace", min=0, metavar="SECONDS", help="From the signal to stop to SIGKILL, for processes started here."),
 ]
 
 

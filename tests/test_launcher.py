@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.run import config_from_args, parse_args
 
 from dflash_core import cli
@@ -22,7 +23,10 @@ from dflash_core.errors import ConfigError, Stopped
 from dflash_core.launcher import peers, rank_side, supervision
 from dflash_core.launcher.failure import Failure, RunFailed
 from dflash_core.launcher.launch import launch
+from dflash_core.launcher.meeting import Meeting
 from dflash_core.launcher.options import LaunchOptions
+from dflash_core.launcher.output import RankOutput
+from dflash_core.launcher.signals import StopSignals
 from dflash_core.stages import train_launch
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -367,6 +371,26 @@ def test_a_signal_ends_the_wait_for_other_nodes(script, tmp_path: Path, capfd: p
     with pytest.raises(Stopped, match="before any rank"):
         launch(script(""), LaunchOptions(nproc=1, nnodes=2, node_rank=1, rdzv_endpoint=endpoint), tmp_path)
     assert f"waiting: node 0 does not answer at {endpoint}" in capfd.readouterr().err
+
+
+def test_a_node_that_does_not_come_is_named(tmp_path: Path) -> None:
+    options = LaunchOptions(nproc=1, nnodes=2, rdzv_endpoint=free_endpoint())
+    with StopSignals() as signals, pytest.raises(ConfigError, match=r"^node 1 of 2 has not come to .*, waited 0\.1 s"):
+        Meeting(options, RankOutput(tmp_path), signals, meeting_s=0.1).next_rendezvous()
+
+
+def test_a_node_rank_can_be_had_once(tmp_path: Path) -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    PrefixStore("dflash", server).add("arrived/1", 1)
+    options = LaunchOptions(nproc=1, nnodes=2, node_rank=1, rdzv_endpoint=f"127.0.0.1:{server.port}")
+    with StopSignals() as signals, pytest.raises(ConfigError, match="^--node-rank 1 is taken"):
+        Meeting(options, RankOutput(tmp_path), signals).next_rendezvous()
+
+
+def test_a_log_directory_that_is_none_is_refused(script, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="can't be written: File exists"):
+        launch(script(""), LaunchOptions(nproc=1), tmp_path / "file")
 
 
 def test_a_port_in_use_is_refused(script, tmp_path: Path) -> None:
