@@ -9,7 +9,7 @@ D hidden, F features width, V vocab, N rows with a label.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,20 +21,10 @@ from dflash_core.drafter.head_loss import head_cross_entropy
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.objectives import Objective
 from dflash_core.errors import NonFiniteError, PipelineError
+from dflash_core.target.ends import TargetEnds
 from dflash_core.training.batches import MicroBatch, StepBatch
 from dflash_core.training.optimizer import set_learning_rate
 from dflash_core.training.side_stream import NOW
-
-
-class TargetEnds(Protocol):
-    """What the loss needs of the frozen target: its embedding and its head."""
-
-    head_weight_VD: Tensor
-    logit_softcap: float | None
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """Embedding of each id, [..., D]."""
-        ...
 
 
 @dataclass(frozen=True)
