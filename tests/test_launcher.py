@@ -113,7 +113,7 @@ def when(condition: Callable[[], bool], then: Callable[[], None]) -> threading.T
     return thread
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -233,7 +233,7 @@ def test_a_second_interrupt_kills(script, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(RunFailed):
         launch(script("listen(); wait(); print('asked', flush=True); time.sleep(60)"), LaunchOptions(nproc=1), tmp_path)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30
 
 
 def test_a_killed_rank_ends_all_and_is_named(script, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_killed_rank_ends_all_and_is_named(script, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=rf"^rank 1 \(pid \d+ on {socket.gethostname()}\) was killed by SIGKILL") as caught:
         launch(script(body), LaunchOptions(nproc=3), tmp_path)
     assert caught.value.exit_code == 1
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("code", [1, 2, 3])
@@ -278,7 +278,7 @@ def test_ranks_do_not_outlive_a_killed_launcher(script, tmp_path: Path, start_no
     until(all_ready(tmp_path / "ranks", 1))
     rank = psutil.Process(int(lines(tmp_path / "ranks", 0)[0]))
     launcher.kill()
-    rank.wait(10)
+    rank.wait(30)
 
 
 def test_an_orphan_that_hangs_is_killed(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_an_orphan_that_hangs_is_killed(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.kill()
         assert process.stdout.readline() == "asked\n"
-        child.wait(10)
+        child.wait(30)
 
 
 def test_is_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ dist.destroy_process_group()
     endpoint = free_endpoint()
     other = start_node(worker, nnodes=2, node_rank=1, rdzv_endpoint=endpoint)
     launch(worker, LaunchOptions(nproc=1, nnodes=2, node_rank=0, rdzv_endpoint=endpoint), tmp_path / "ranks")
-    other.join(15)
+    other.join(30)
     assert other.exitcode == 0
     assert [lines(tmp_path / "ranks", rank)[-1] for rank in (0, 1)] == ["3.0 0 0", "3.0 0 1"]
 
@@ -328,7 +328,7 @@ def test_a_rank_killed_on_one_node_ends_both(dead: int, script, tmp_path: Path, 
     other = start_node(worker, nnodes=2, node_rank=1, rdzv_endpoint=endpoint)
     with pytest.raises(RunFailed, match=f"^rank {dead} .* SIGKILL"):
         launch(worker, LaunchOptions(nproc=1, nnodes=2, node_rank=0, rdzv_endpoint=endpoint), tmp_path / "ranks")
-    other.join(15)
+    other.join(30)
     assert other.exitcode == 1
     assert (tmp_path / "said").read_text().startswith(f"rank {dead} (pid ")
 
@@ -348,7 +348,7 @@ open(flag, "w").close(); time.sleep(rank); sys.exit(4)
     when(all_ready(tmp_path / "ranks"), interrupt_us(signal.SIGTERM))
     with pytest.raises(Stopped):
         launch(worker, LaunchOptions(nproc=1, nnodes=2, node_rank=0, rdzv_endpoint=endpoint), tmp_path / "ranks")
-    other.join(15)
+    other.join(30)
     assert other.exitcode == 4
 
 
