@@ -51,15 +51,7 @@ class BucketConfig(Section):
 
     multiple: PositiveInt = Field(32, description="Bucket bounds are multiples of this many tokens.")
     tokens_per_step: PositiveInt = Field(8192, description="Padded tokens of one optimizer step, on average.")
-    tokens_per_microbatch: PositiveInt = Field(4096, description="Most padded tokens of one micro-batch.")
-
-    @model_validator(mode="after")
-    def _microbatch_fits_step(self) -> "BucketConfig":
-        if self.tokens_per_microbatch > self.tokens_per_step:
-            raise ValueError(
-                f"tokens_per_microbatch {self.tokens_per_microbatch} exceeds tokens_per_step {self.tokens_per_step}; lower it"
-            )
-        return self
+    tokens_per_microbatch: PositiveInt = Field(4096, description="Most padded tokens of one micro-batch, a bound of memory.")
 
 
 class DrafterConfig(Section):

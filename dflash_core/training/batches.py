@@ -21,7 +21,7 @@ from dflash_core.config import Config
 from dflash_core.data.anchors import block_labels, feature_noise
 from dflash_core.data.dataset import Dataset
 from dflash_core.data.loader import Batch, collate
-from dflash_core.data.plan import BatchPlan, PlannedStep
+from dflash_core.data.plan import BatchPlan, PlannedStep, joined
 from dflash_core.data.plan import MicroBatch as PlannedMicroBatch
 from dflash_core.training.schedule import noise_std
 from dflash_core.training.side_stream import NOW, Ready, SideStream
@@ -117,6 +117,8 @@ def collated_steps(
         if step > last:
             return
         shares = plan.shares(planned, num_ranks)
+        if config.training.feature_source == "cached":
+            shares = tuple(joined(share, config.bucket.tokens_per_microbatch) for share in shares)
         collated = [
             collate([dataset.sample(row) for row in micro.rows], micro.padded_length, planned.epoch, config.training, _PAD_ID)
             for micro in shares[rank]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dflash_core.config import BucketConfig
 from dflash_core.data.buckets import bucket_length, bucket_lengths, padding_stats
-from dflash_core.data.plan import BatchPlan
+from dflash_core.data.plan import BatchPlan, MicroBatch, joined
 from dflash_core.errors import DataError, IdentityError
 
 BUCKETS = st.builds(
@@ -126,3 +126,10 @@ def test_padding_stats():
     assert (stats.tokens, stats.padded_tokens, stats.histogram) == (130, 192, ((32, 2), (64, 2)))
     assert stats.waste == pytest.approx(1 - 130 / 192)
     assert padding_stats(np.zeros(0, dtype=np.int32), 32).waste == 0.0
+
+
+def test_joined_micro_batches_hold_the_same_rows_within_the_limit() -> None:
+    parts = (MicroBatch((1, 2), 64), MicroBatch((3,), 32), MicroBatch((4, 5, 6), 16))
+    assert joined(parts, 192) == (MicroBatch((1, 2, 3), 64), MicroBatch((4, 5, 6), 16))
+    assert joined(parts, 384) == (MicroBatch((1, 2, 3, 4, 5, 6), 64),)
+    assert joined(parts, 1) == parts and joined((), 64) == ()
