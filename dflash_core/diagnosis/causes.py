@@ -5,16 +5,19 @@ other causes have, 0.5 the better of two readings, 0.3 a hint. benchmarks/diagno
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dflash_core.diagnosis.correlate import explained_by
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.refine import Refined
-from dflash_core.diagnosis.view import View
+from dflash_core.diagnosis.view import FEW, View
 
-SURE, SIGNATURE, BETTER, HINT = 0.9, 0.7, 0.5, 0.3
+SURE, SIGNATURE, BETTER, HINT, LEAST = 0.9, 0.7, 0.5, 0.3, 0.2
+
+# An update at this rate moves a weight of 0.01 by a ten-thousandth at most.
+TINY_RATE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,21 @@ class Evidence:
 def rank(evidence: Evidence) -> tuple[Cause, ...]:
     """Causes by falling confidence, the healthy reading among them."""
     found = [cause for rule in RULES for cause in [rule(evidence)] if cause is not None]
+    if len(evidence.view.loss_M) < FEW:
+        found = [_few_lines(evidence, cause) for cause in found]
     best: dict[str, Cause] = {}
     for cause in found:
         if cause.cause not in best or cause.confidence > best[cause.cause].confidence:
             best[cause.cause] = cause
     return tuple(sorted(best.values(), key=lambda c: -c.confidence))
+
+
+def _few_lines(e: Evidence, cause: Cause) -> Cause:
+    """What a handful of lines can say is a hint, unless the log shows it directly."""
+    if cause.cause in ("nonfinite", "masters", "overfit", "logging"):
+        return cause
+    weak = HINT if cause.cause != "normal" else LEAST
+    return replace(cause, confidence=min(cause.confidence, weak), against=(*cause.against, f"only {len(e.view.loss_M)} lines"))
 
 
 def _at_restart(f: Finding) -> bool:
@@ -152,6 +165,8 @@ def _weights(e: Evidence) -> Cause | None:
     first = float(np.median(e.view.loss_M[:3])) if len(e.view.loss_M) else 0.0
     for f in e.of("level_shift", "loss_spike"):
         place = f.detail.get("after_resume") or (f.detail.get("after_checkpoint") if f.kind == "level_shift" else None)
+        if place is None and "resume" in e.view.events.unplaced and len(e.view.loss_M) < FEW:
+            place = f.step  # a resume is told of without its step, and these lines are about it
         low = f.detail.get("from", f.detail.get("before"))
         high = f.detail.get("to", f.detail.get("peak"))
         stays = f.kind == "level_shift" or f.detail["recovery_rows"] is None
@@ -181,11 +196,11 @@ def _masters(e: Evidence) -> Cause | None:
     lr = e.view.log.aligned.get("lr")
     if lr is None:
         return None
-    for f in e.of("loss_spike"):
-        rate = lr[f.index]
-        jump = f.detail["ratio"] or 0
-        if np.isfinite(rate) and rate < 1e-6 and jump > 2 and f.index <= 3:
-            return Cause("masters", SIGNATURE, (f"×{jump:.1f} on line {f.index + 1} at a learning rate of {rate:.2g}: no honest update does that",), (), "Check that the fp32 masters are filled from the loaded weights.")
+    loss = e.view.log.loss
+    for i in range(1, min(4, len(loss))):
+        if np.isfinite([lr[i], loss[i], loss[i - 1]]).all() and lr[i] < TINY_RATE and loss[i] > 2 * loss[i - 1] > 0:
+            told = f"×{loss[i] / loss[i - 1]:.1f} on line {i + 1} at a learning rate of {lr[i]:.2g}: no honest update does that"
+            return Cause("masters", SIGNATURE, (told,), (), "Check that the fp32 masters are filled from the loaded weights.")
     return None
 
 
@@ -273,8 +288,8 @@ def _normal(e: Evidence) -> Cause | None:
     single = [f for f in e.of("loss_spike", "single_outlier")]
     if single:
         evidence.append(f"{len(single)} outliers pass within a few lines, as batches do")
-    few = len(e.view.loss_M) < 12
-    return Cause("normal", HINT if few else 0.8, tuple(evidence), (f"only {len(e.view.loss_M)} lines",) if few else ())
+    seen = e.of("logging_artifact", "resume_replay", "counter_change")
+    return Cause("normal", 0.6 if any(f.severity != "note" or f.kind == "logging_artifact" for f in seen) else 0.8, tuple(evidence))
 
 
 Rule = Callable[[Evidence], Cause | None]

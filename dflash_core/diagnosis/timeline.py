@@ -27,7 +27,7 @@ def timeline(log: Log) -> Timeline:
     """One row a step, in order."""
     log, findings = _without_repeats(log)
     findings += _other_counters(log)
-    falls = np.flatnonzero(np.diff(log.steps) < 0) + 1
+    falls = np.flatnonzero(np.diff(log.steps) <= 0) + 1
     if not len(falls):
         return Timeline(log, tuple(findings))
     if len(falls) > MOST_SESSIONS and not _epoch_counter(log, falls):
@@ -46,10 +46,15 @@ def timeline(log: Log) -> Timeline:
 
 
 def _without_repeats(log: Log) -> tuple[Log, list[Finding]]:
-    """Drop rows that repeat the step of the row before: several ranks or loggers wrote each step."""
+    """Drop rows that repeat the step of the row before: several ranks or loggers wrote each step.
+
+    One repeat of the very first step is a start begun again, which is left for later.
+    """
     if len(log) < 2:
         return log, []
     same = np.flatnonzero(np.diff(log.steps) == 0) + 1
+    if len(same) * 10 < len(log):
+        same = same[log.steps[same] > log.steps[0]]
     if not len(same):
         return log, []
     keep = np.ones(len(log), dtype=bool)
@@ -168,7 +173,8 @@ def _restart(log: Log, steps: np.ndarray, before: int, start: int, stop: int) ->
     line = int(log.lines[start])
     ratio = last / again if again > 0 else 0.0
     goes_on = _continues(log.loss, before, start, stop)
-    if again <= begun and not goes_on:
+    from_first = again <= min(begun, float(steps[:start].min()))
+    if from_first and not goes_on:
         detail = {"first_line": int(log.lines[before]), "last_line": int(log.lines[start - 1]), "first": float(begun), "last": float(last)}
         text = f"a start that ended at step {last:g} and was begun again"
         return Finding(kind="aborted_start", step=float(begun), text=text, detail=detail), 0.0
@@ -176,7 +182,7 @@ def _restart(log: Log, steps: np.ndarray, before: int, start: int, stop: int) ->
     if goes_on and whole >= 2 and abs(ratio - whole) < 0.005 * whole and again > begun:
         text = f"the step counter is divided by {whole}: {last:g}, then {again:g}, while the loss goes on"
         return Finding(kind="counter_change", step=float(last), severity="warning", text=text, detail={"ratio": 1 / whole, "line": line}), last - again
-    if again <= begun:
+    if from_first:
         text = f"the step counter begins again at {again:g} after {last:g}, while the loss goes on from where it was"
         return Finding(kind="counter_change", step=float(last), severity="warning", text=text, detail={"ratio": 0.0, "line": line}), last - again + 1
     return _replay(log, steps, before, start, stop), 0.0

@@ -85,7 +85,7 @@ def _wrong(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
 
 def _lost(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
     lost = e.diverged
-    if not lost:
+    if not lost or len(e.view.loss_M) < FEW:
         return None
     lr = e.view.log.aligned.get("lr")
     first = min(lost, key=lambda f: f.step)
@@ -121,12 +121,16 @@ def _resumed(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
     if not found:
         return None
     again = sum(f.detail["last"] - f.detail["first"] for f in found)
-    return "healthy_after_resume", f"The run was resumed {len(found)} times, doing about {again:g} steps again, and goes on well."
+    return "healthy_after_resume", f"The run was resumed {_times(len(found))}, doing about {again:g} steps again, and goes on well."
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _unclear(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
     loss = e.view.loss_M
-    if len(loss) < FEW:
+    if len(loss) < FEW and not e.of("logging_artifact"):
         return "inconclusive", f"Only {len(loss)} lines hold a finite loss; a spread needs at least {FEW}."
     risen = [f for f in e.of("level_shift", "slow_climb", "drop_then_return") if f.severity == "warning"]
     if risen:

@@ -46,8 +46,11 @@ class View:
 
     @cached_property
     def expected_M(self) -> np.ndarray:
-        """Median of the rows before each."""
-        return trailing_median(self.loss_M, MEMORY)
+        """What the rows before let expect of each: their median, or where the loss falls fast the higher of the last two."""
+        median = trailing_median(self.loss_M, MEMORY)
+        if len(median) > 2:
+            median[2:] = np.minimum(median[2:], np.maximum(self.loss_M[1:-1], self.loss_M[:-2]))
+        return median
 
     @cached_property
     def improvement(self) -> float:

@@ -37,6 +37,8 @@ def _drops(view: View, name: str, values: np.ndarray) -> list[Finding]:
     for i in np.flatnonzero((score < -ALARM) & (series < (1 - LEAST_SHARE) * level)):
         if i < after or len(found) >= MOST:
             continue
+        while i > after and score[i - 1] < -3:  # it began on the line before, by less than the alarm
+            i -= 1
         end = _end(series, int(i), float(level[i]), float(sigma[i]))
         found.append(_drop(view, name, (rows, series, score), int(i), end))
         after = end if end is not None else len(series)

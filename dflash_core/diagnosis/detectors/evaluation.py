@@ -24,7 +24,7 @@ def train_eval_split(view: View) -> list[Finding]:
     later = values[best:]
     rise, gained = float(np.median(later[-2:]) - values[best]), float(values[0] - values[best])
     sigma = noise_sigma(np.diff(later)) if len(later) > 4 else noise_sigma(values)
-    steady = (np.diff(later) > 0).mean() > 0.7
+    steady = len(later) > 1 and (np.diff(later) > 0).mean() > 0.7
     if len(later) - 1 < max(3, len(values) // 4) or rise < max(3 * sigma, LEAST_SHARE * gained) or not steady:
         return []
     before, after = np.interp([steps[best], steps[-1]], view.steps_M, view.loss_M)

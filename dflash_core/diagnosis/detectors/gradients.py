@@ -8,7 +8,8 @@ from dflash_core.diagnosis.view import ALARM, FEW, MEMORY, View
 
 # Norms spread over decades and are spiky by nature: a spike is also three times the lines before it.
 LEAST_RATIO = 3.0
-MOST = 12
+# So many by height over the lines before, and so many by their ratio: the one moves weights, the other is unusual.
+MOST = 8
 
 
 def gradient_spikes(view: View) -> list[Finding]:
@@ -26,8 +27,9 @@ def gradient_spikes(view: View) -> list[Finding]:
     score[: MEMORY // 3] = 0.0
     hits = np.flatnonzero((score > ALARM) & (logs - level > np.log(LEAST_RATIO)))
     heads = [i for i in hits if i - 1 not in set(hits.tolist())] if len(hits) < 5000 else hits.tolist()
-    largest = sorted(heads, key=lambda i: -(logs[i] - level[i]))[:MOST]
-    return [_spike(view, int(rows[i]), float(np.exp(level[i])), float(score[i]), len(heads)) for i in sorted(largest)]
+    by_ratio = sorted(heads, key=lambda i: -(logs[i] - level[i]))[:MOST]
+    by_height = sorted(heads, key=lambda i: np.exp(level[i]) - np.exp(logs[i]))[:MOST]
+    return [_spike(view, int(rows[i]), float(np.exp(level[i])), float(score[i]), len(heads)) for i in sorted({*by_ratio, *by_height})]
 
 
 def _spike(view: View, row: int, level: float, size: float, count: int) -> Finding:

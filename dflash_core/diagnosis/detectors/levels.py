@@ -81,8 +81,17 @@ def _edge(values: np.ndarray, i: int, width: int, delta: float, size: float) -> 
         return None
     # Within the edge window the first line that is nearer to the level after.
     before, after = float(np.median(values[max(0, place - width) : place])), float(np.median(values[place : place + width]))
+    if abs(best) < 2 * max(_slope(values[max(0, place - width) : place], best), _slope(values[place : place + width], best)):
+        return None
     near = np.flatnonzero(np.abs(values[place - 2 : place + 3] - after) < np.abs(values[place - 2 : place + 3] - before))
     return Change(int(place - 2 + near[0]) if len(near) else place, before, after, size)
+
+
+def _slope(part: np.ndarray, towards: float) -> float:
+    """How far a window moves by itself in the direction of the change: a steep fall is no stair."""
+    half = len(part) // 2
+    moved = float(np.median(part[half:]) - np.median(part[:half])) if half else 0.0
+    return abs(moved) if moved * towards > 0 else 0.0
 
 
 def level_changes(view: View) -> list[Finding]:
