@@ -1,6 +1,6 @@
 """The diagnosis of a log: read, put in order, detect, relate to events, judge."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from dflash_core.diagnosis.refine import Refined, refine
 from dflash_core.diagnosis.table import Table
 from dflash_core.diagnosis.timeline import step_gaps, timeline
 from dflash_core.diagnosis.verdict import Cost, Ruled, Verdict, cost, judge, ruled
-from dflash_core.diagnosis.view import View
+from dflash_core.diagnosis.view import ALARM, View
 from dflash_core.errors import DataError
 
 
@@ -57,8 +57,14 @@ def diagnose_file(path: Path, events: list[str] | None = None, pattern: str | No
     return diagnose_table(read_any(path, pattern), given, source=str(path))
 
 
-def diagnose_table(table: Table, events: Events | None = None, source: str = "table") -> Diagnosis:
+def diagnose_table(table: Table, events: Events | None = None, source: str = "table", alarm: float = ALARM) -> Diagnosis:
     """Diagnose rows that something else fetched.
+
+    Args:
+        table: the rows.
+        events: what is known to have happened beside them.
+        source: what to call it.
+        alarm: threshold of the loss's detectors in sigma.
 
     Raises:
         DataError: no row has a loss and a step.
@@ -68,19 +74,17 @@ def diagnose_table(table: Table, events: Events | None = None, source: str = "ta
         raise DataError(f"{source} has no row with a loss and a step. Give a training log.")
     # Squares and differences of numbers near the largest float overflow; such a loss is no number a run can use.
     with np.errstate(all="ignore"):
-        return _diagnose(_bounded(raw), events or Events(), source)
+        return _diagnose(_bounded(raw), events or Events(), source, alarm)
 
 
 def _bounded(log: Log) -> Log:
     """Losses beyond 10^30 count as infinite."""
-    loss = np.where(np.abs(log.loss) > 1e30, np.inf, log.loss)
-    out = log.rows(np.arange(len(log)))
-    return Log(**(vars(out) | {"loss": loss}))
+    return replace(log, loss=np.where(np.abs(log.loss) > 1e30, np.inf, log.loss))
 
 
-def _diagnose(raw: Log, events: Events, source: str) -> Diagnosis:
+def _diagnose(raw: Log, events: Events, source: str, alarm: float) -> Diagnosis:
     ordered = timeline(raw)
-    view = View(ordered.log, placed(events, ordered.log))
+    view = View(ordered.log, placed(events, ordered.log), alarm)
     findings = [*ordered.findings, *step_gaps(ordered.log, view.events.of("checkpoint"))]
     for detector in ALL:
         findings += detector(view)

@@ -30,12 +30,12 @@ def timeline(log: Log) -> Timeline:
     falls = np.flatnonzero(np.diff(log.steps) <= 0) + 1
     if not len(falls):
         return Timeline(log, tuple(findings))
+    if _returns(log.steps, falls) >= max(2, min(len(falls), MOST_SESSIONS) // 2):
+        log, found = _two_writers(log)
+        return Timeline(log, (*findings, *found))
     if len(falls) > MOST_SESSIONS and not _epoch_counter(log, falls):
         log = _by_order(log)
         return Timeline(log.noted("the step falls too often to be a counter; rows are counted in the file's order"), tuple(findings))
-    if _returns(log.steps, falls) >= 2:
-        log, found = _two_writers(log)
-        return Timeline(log, (*findings, *found))
     if _epoch_counter(log, falls):
         starts = [Finding(kind="counter_change", step=float(log.steps[i]), text="the step counter begins again", detail={"ratio": 0.0}) for i in falls]
         log = _unwrapped(log, falls)
@@ -91,12 +91,12 @@ def _by_order(log: Log) -> Log:
 
 
 def _returns(steps: np.ndarray, falls: np.ndarray) -> int:
-    """How often the step, after a fall, leaps back to where the other writer was."""
+    """How often, of the first falls, the step leaps back afterwards to where the other writer was."""
     gaps = np.diff(steps)
     usual = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
     leaps = np.flatnonzero(gaps > 3 * usual) + 1
     count = 0
-    for fall in falls:
+    for fall in falls[:MOST_SESSIONS]:
         before = steps[fall - 1]
         nearest = leaps[leaps > fall][:1]
         if len(nearest) and before <= steps[nearest[0]] <= before + 3 * usual:

@@ -19,10 +19,14 @@ FEW = 12
 
 @dataclass(frozen=True)
 class View:
-    """A log with its events; arrays named *_M hold the M rows whose loss is finite."""
+    """A log with its events; arrays named *_M hold the M rows whose loss is finite.
+
+    `alarm` is the threshold of the loss's detectors in sigma; the benchmark varies it to draw their ROC curve.
+    """
 
     log: Log
     events: Events
+    alarm: float = ALARM
 
     @cached_property
     def rows_M(self) -> np.ndarray:
@@ -46,11 +50,8 @@ class View:
 
     @cached_property
     def expected_M(self) -> np.ndarray:
-        """What the rows before let expect of each: their median, or where the loss falls fast the higher of the last two."""
-        median = trailing_median(self.loss_M, MEMORY)
-        if len(median) > 2:
-            median[2:] = np.minimum(median[2:], np.maximum(self.loss_M[1:-1], self.loss_M[:-2]))
-        return median
+        """Median of the rows before each."""
+        return trailing_median(self.loss_M, MEMORY)
 
     @cached_property
     def improvement(self) -> float:

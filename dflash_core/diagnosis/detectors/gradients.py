@@ -6,8 +6,8 @@ from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.robust import local_sigma, trailing_median
 from dflash_core.diagnosis.view import ALARM, FEW, MEMORY, View
 
-# Norms spread over decades and are spiky by nature: a spike is also three times the lines before it.
-LEAST_RATIO = 3.0
+# Norms spread over decades and are spiky by nature: a spike is also well above the lines before it.
+LEAST_RATIO = 1.8
 # So many by height over the lines before, and so many by their ratio: the one moves weights, the other is unusual.
 MOST = 8
 

@@ -98,7 +98,7 @@ def level_changes(view: View) -> list[Finding]:
     """Level shifts of the loss; pairs that undo each other; many downward ones at one distance."""
     if len(view.loss_M) < FEW:
         return _few_lines(view)
-    found = changes(view.loss_M, view.sigma_M)
+    found = changes(view.loss_M, view.sigma_M, view.alarm)
     stairs = _stairs(view, found)
     if stairs is not None:
         return [stairs]

@@ -5,7 +5,7 @@ import numpy as np
 from dflash_core.diagnosis.detectors.nonfinite import stretches
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.robust import MEDIAN_ERROR, block_medians, noise_sigma
-from dflash_core.diagnosis.view import ALARM, FEW, View
+from dflash_core.diagnosis.view import FEW, View
 
 # The run is looked at in about so many blocks; a movement shorter than two blocks is no trend.
 BLOCKS = 80
@@ -25,7 +25,7 @@ def climbs(view: View) -> list[Finding]:
     sigma = view.sigma_M[: len(level) * block : block]
     error = np.maximum(MEDIAN_ERROR * sigma / np.sqrt(block), _wander(level))
     excess = level - lowest
-    high = (excess > ALARM * error) & (excess > SLOW_SHARE * view.improvement)
+    high = (excess > view.alarm * error) & (excess > SLOW_SHARE * view.improvement)
     found = []
     for a, b in stretches(high):
         if b - a + 1 >= 3:
