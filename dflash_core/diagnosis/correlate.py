@@ -47,7 +47,8 @@ class Association:
 
     def told(self) -> str:
         """In words."""
-        return f"{self.hits} of {self.findings} at {self.events_hit} of {self.events} {self.kind} events; by chance {_probability(self.chance)}"
+        mine = f"{self.hits} of {self.findings} spikes come within {NEAR_ROWS} lines of a {self.kind}, {self.events_hit} of {self.events} {self.kind}s have one"
+        return f"{mine}; chance gives that with {_probability(self.chance)}"
 
 
 def _probability(p: float) -> str:

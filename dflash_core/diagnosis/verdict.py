@@ -219,7 +219,7 @@ def ruled(e: Evidence) -> tuple[Ruled, ...]:
     rows = [
         Ruled("non-finite loss (NaN, infinity)", "found" if e.of("nonfinite") else "ruled out", f"{bad:,} of {len(log):,} losses, none of them zero or frozen in its place" if not e.of("nonfinite") else f"{bad:,} of {len(log):,} losses")
     ]
-    rows.append(_looked(e, "divergence", ("divergence", "slow_climb"), "the level at the end is the lowest, within noise"))
+    rows.append(_looked(e, "divergence", ("divergence", "slow_climb"), "the level at the end is near its lowest"))
     rows.append(_looked(e, "lost weights", (), _weights_reason(e), found=any(f.detail.get("after_resume") is not None for f in e.of("level_shift"))))
     rows.append(_column(e, "learning rate", "lr", "lr_break", "it follows one schedule without a jump"))
     rows.append(_column(e, "gradient norm", "grad_norm", "grad_spike", "no line is three times those before"))
