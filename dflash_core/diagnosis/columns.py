@@ -29,7 +29,6 @@ ROLES: dict[str, tuple[str, ...]] = {
     "epoch": ("epoch", "epochs"),
     "loss_scale": ("loss_scale", "scale", "grad_scale", "amp_scale"),
     "wall_time": ("wall_time", "_timestamp", "timestamp", "train_time", "_runtime"),
-    "padding": ("padded_tokens",),
 }
 RANKS = {name: (role, rank) for role, names in ROLES.items() for rank, name in enumerate(names)}
 HELD_OUT = {"eval", "val", "valid", "validation", "test", "dev", "heldout"}

@@ -1,5 +1,6 @@
 """Chooses, of a table's columns, the series that a diagnosis looks at, and puts them on the rows of the loss."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -10,6 +11,10 @@ from dflash_core.diagnosis.table import Column, Table
 
 # Roles whose numbers belong to a training step and are read on the loss's rows.
 ALIGNED = ("lr", "grad_norm", "throughput", "step_time", "tokens", "epoch", "loss_scale", "wall_time")
+
+RUN_NAMES = ("run_id", "run_name", "run", "series", "trial")
+# More names than this are no runs.
+MOST_RUNS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +78,9 @@ def log_from(table: Table) -> Log:
     main = chosen.get("loss") or chosen.get("eval_loss") or next(iter(_of_role(table, "accuracy") or _of_role(table, "grad_norm")))
     held = table.columns[main]
     keep = held.present & _of_steps(table)
-    rows = np.flatnonzero(keep)
+    rows, several = _one_run(table, np.flatnonzero(keep))
     steps, step_name, notes = _steps(table, rows)
+    notes += several
     order = np.isfinite(steps)
     rows, steps = rows[order], steps[order]
     used = {"loss": main, "step": step_name} | {r: chosen[r] for r in ALIGNED if r in chosen}
@@ -126,6 +132,20 @@ def _of_steps(table: Table) -> np.ndarray:
     kinds = table.words.get("kind")
     ours = kinds is not None and (kinds == "step").any()
     return kinds == "step" if ours else np.ones(table.num_rows, dtype=bool)
+
+
+def _one_run(table: Table, rows: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The rows of the run with most of them, where a column names several."""
+    for name in RUN_NAMES:
+        words = table.words.get(name)
+        if words is None:
+            continue
+        counts = Counter(words[rows].tolist())
+        if 1 < len(counts) <= MOST_RUNS:
+            (run, most), *_ = counts.most_common(1)
+            note = f"the file holds {len(counts)} runs by {name}; {run}, the longest with {most:,} rows, is read"
+            return rows[words[rows] == run], (note,)
+    return rows, ()
 
 
 def _steps(table: Table, rows: np.ndarray) -> tuple[np.ndarray, str, tuple[str, ...]]:

@@ -48,18 +48,20 @@ def local_sigma(values: np.ndarray, block: int = 256) -> np.ndarray:
     three, so that one fault doesn't hide itself by raising its own block's spread.
     """
     whole = noise_sigma(values)
-    if len(values) < 2 * block:
+    count = len(values) // block
+    if count < 2:
         return np.full(len(values), whole)
-    starts = np.arange(0, len(values) - block + 1, block)
-    spreads = np.array([noise_sigma(values[s : s + block]) for s in starts])
+    steps = np.diff(values[: count * block].reshape(count, block), axis=1)
+    steps -= np.median(steps, axis=1, keepdims=True)
+    spreads = TO_SIGMA / np.sqrt(2) * np.median(np.abs(steps), axis=1)
     padded = np.pad(spreads, 1, mode="edge")
     smoothed = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
-    curve = np.interp(np.arange(len(values)), starts + block / 2, smoothed)
+    curve = np.interp(np.arange(len(values)), (np.arange(count) + 0.5) * block, smoothed)
     return np.maximum(curve, whole / 2)
 
 
 def trailing_median(values: np.ndarray, width: int) -> np.ndarray:
-    """Median of the up to `width` values before each one; the first has itself [N]."""
+    """Median of the up to `width` values before each one; the first has itself [N]. `width` is odd."""
     out = np.empty(len(values))
     head = min(width, len(values))
     for i in range(head):
@@ -70,17 +72,25 @@ def trailing_median(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def centred_median(values: np.ndarray, width: int) -> np.ndarray:
-    """Median of `width` (odd) values around each one; the ends see themselves mirrored in their own value [N]."""
+    """Median of `width` values around each one; the ends see themselves mirrored in their own value [N].
+
+    A wide window moves little from line to line: it is taken at every sixteenth of its width, with lines between.
+    """
     width = min(width | 1, max(1, (len(values) - 1) | 1))
     half = width // 2
     padded = np.concatenate([2 * values[0] - values[half:0:-1], values, 2 * values[-1] - values[-2 : -half - 2 : -1]])
-    return _windows(padded, width)
+    every = max(1, width // 16)
+    medians = _windows(padded, width, every)
+    return medians if every == 1 else np.interp(np.arange(len(values)), np.arange(len(medians)) * every, medians)
 
 
-def _windows(values: np.ndarray, width: int) -> np.ndarray:
-    view = np.lib.stride_tricks.sliding_window_view(values, width)
+def _windows(values: np.ndarray, width: int, every: int = 1) -> np.ndarray:
+    """Medians of all windows of an odd width, or of every few."""
+    assert width % 2, width
+    view = np.lib.stride_tricks.sliding_window_view(values, width)[::every]
+    middle = width // 2
     # In chunks: a window of 31 over a million lines would be 250 MB at once.
-    return np.concatenate([np.median(view[i : i + CHUNK], axis=1) for i in range(0, len(view), CHUNK)])
+    return np.concatenate([np.partition(view[i : i + CHUNK], middle, axis=1)[:, middle] for i in range(0, len(view), CHUNK)])
 
 
 def block_medians(values: np.ndarray, block: int) -> np.ndarray:
@@ -90,7 +100,7 @@ def block_medians(values: np.ndarray, block: int) -> np.ndarray:
 
 
 def step_statistic(values: np.ndarray, width: int) -> np.ndarray:
-    """Median of the `width` values from each one on, minus that of the `width` before it; 0 near the ends [N]."""
+    """Median of the `width` (odd) values from each one on, minus that of the `width` before it; 0 near the ends [N]."""
     out = np.zeros(len(values))
     if len(values) < 2 * width:
         return out

@@ -30,8 +30,8 @@ class Change:
 
 
 def window(count: int) -> int:
-    """Lines of the windows whose medians are compared: a tenth of a short log, never over 25."""
-    return int(np.clip(count // 10, 5, 25))
+    """Lines of the windows whose medians are compared: a tenth of a short log, never over 25; odd."""
+    return int(np.clip(count // 10, 5, 25)) | 1
 
 
 def changes(values: np.ndarray, sigma: np.ndarray, alarm: float = ALARM) -> list[Change]:
