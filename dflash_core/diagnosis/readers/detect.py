@@ -67,7 +67,7 @@ def _read_text(path: Path, head: bytes) -> Table | None:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     lines = [line for line in start.split(b"\n") if line.strip()]
     objects = sum(parsed(line) is not None for line in lines[:50])
-    if objects * 2 > min(len(lines), 50) and len(lines) > 1 or objects == len(lines) == 1 and b"log_history" not in start:
+    if objects * 2 > min(len(lines), 50) and len(lines) > 1:
         return read_json_lines(path)
     if start[:1] in (b"{", b"["):
         document = read_document(path)

@@ -23,6 +23,7 @@ BLOCK_BYTES = 1 << 24
 # Below this, one line at a time takes under half a second, and nothing has to be guessed.
 SMALL_BYTES = 1 << 22
 SAMPLE_LINES = 200
+MOST_POSITIONS = 256
 # Arrow parses without holding the interpreter: two threads take half the time of one.
 PARSERS = 2
 WORDS = ("kind", "run_id", "run_name", "run")
@@ -104,12 +105,16 @@ def flat(tree: dict[str, Any], prefix: str = "", depth: int = 0) -> dict[str, An
             if depth < 3 and key not in NOT_NUMBERS:
                 out |= flat(value, f"{prefix}{key}/", depth + 1)
         elif isinstance(value, list):
-            numbers = [v for v in value if isinstance(v, int | float)]
-            if numbers and len(numbers) <= 256:
-                out[prefix + key] = sum(map(float, numbers)) / len(numbers) if all(abs(n) < 1e300 for n in numbers) else float("nan")
+            if len(value) <= MOST_POSITIONS and all(v is None or isinstance(v, int | float) for v in value):
+                out[prefix + key] = _mean(value)
         else:
             out[prefix + key] = value
     return out
+
+
+def _mean(values: list[Any]) -> float | None:
+    numbers = [v for v in values if v is not None and v == v]
+    return sum(numbers) / len(numbers) if numbers and all(abs(n) < 1e300 for n in numbers) else None
 
 
 def _schema(path: Path) -> pa.Schema | None:

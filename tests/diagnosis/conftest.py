@@ -1,0 +1,64 @@
+"""Logs made for the tests: a plain healthy curve that each test disturbs, written in any form."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from dflash_core.diagnosis.diagnose import Diagnosis, diagnose_file
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def curve(n: int = 600, seed: int = 0, noise: float = 0.02) -> np.ndarray:
+    """A falling loss with multiplicative noise. float64 [n]"""
+    random = np.random.default_rng(seed)
+    return (0.8 + 6 * np.exp(-np.arange(n) / (n / 12))) * (1 + noise * random.normal(size=n))
+
+
+def rows_of(loss: np.ndarray, every: int = 1, **columns: np.ndarray) -> list[dict[str, float]]:
+    """Rows of a log, one a line."""
+    return [
+        {"step": int((i + 1) * every), "loss": float(v)} | {name: float(values[i]) for name, values in columns.items()} for i, v in enumerate(loss)
+    ]
+
+
+Diagnose = Callable[..., Diagnosis]
+
+
+@pytest.fixture
+def diagnose(tmp_path: Path) -> Diagnose:
+    """Writes rows as JSON lines and diagnoses them."""
+
+    def run(rows: list[dict[str, float]], *events: str) -> Diagnosis:
+        path = tmp_path / "log.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return diagnose_file(path, list(events))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def synthetic_logs() -> ModuleType:
+    """benchmarks/synthetic_logs.py, which is no package."""
+    return _loaded("synthetic_logs")
+
+
+@pytest.fixture(scope="session")
+def diagnosis_campaign(synthetic_logs: ModuleType) -> ModuleType:
+    """benchmarks/diagnosis_campaign.py, which imports the former."""
+    return _loaded("diagnosis_campaign")
+
+
+def _loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
