@@ -81,7 +81,11 @@ class _Scale:
 
 def draw(chart: Chart) -> str:
     """The chart as an SVG element."""
-    scale = _scale(chart)
+    with np.errstate(all="ignore"):  # a span of numbers near the float's own may overflow: the plot is then empty
+        return _drawn(chart, _scale(chart))
+
+
+def _drawn(chart: Chart, scale: _Scale) -> str:
     parts = [
         f'<svg viewBox="0 0 {chart.width} {chart.height}" role="img" aria-label="{escape(chart.title)}" font-size="12" fill="{INK}">',
         f'<text x="{LEFT}" y="14" font-weight="600">{escape(chart.title)}</text>',

@@ -18,6 +18,8 @@ from dflash_core.diagnosis.verdict import Cost, Ruled, Verdict, cost, judge, rul
 from dflash_core.diagnosis.view import ALARM, View
 from dflash_core.errors import DataError
 
+MOST = 1e30
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
@@ -78,8 +80,11 @@ def diagnose_table(table: Table, events: Events | None = None, source: str = "ta
 
 
 def _bounded(log: Log) -> Log:
-    """Losses beyond 10^30 count as infinite."""
-    return replace(log, loss=np.where(np.abs(log.loss) > 1e30, np.inf, log.loss))
+    """Losses beyond 10^30 count as infinite, other numbers as missing."""
+    others = {
+        name: {k: np.where(np.abs(v) > MOST, np.nan, v) for k, v in getattr(log, name).items()} for name in ("aligned", "accuracies", "queues")
+    }
+    return replace(log, loss=np.where(np.abs(log.loss) > MOST, np.inf, log.loss), **others)
 
 
 def _diagnose(raw: Log, events: Events, source: str, alarm: float) -> Diagnosis:

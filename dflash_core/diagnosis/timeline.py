@@ -171,7 +171,7 @@ def _restart(log: Log, steps: np.ndarray, before: int, start: int, stop: int) ->
     """What the fall at row `start` is, and what to add to the steps from there on."""
     begun, last, again = steps[before], steps[start - 1], steps[start]
     line = int(log.lines[start])
-    ratio = last / again if again > 0 else 0.0
+    ratio = last / again if again >= 1 else 0.0
     goes_on = _continues(log.loss, before, start, stop)
     from_first = again <= min(begun, float(steps[:start].min()))
     if from_first and not goes_on:
@@ -235,7 +235,7 @@ def step_gaps(log: Log, checkpoints: np.ndarray) -> list[Finding]:
         # Steps up to a save are done, logged or not; what is missing begins after it.
         first = max(last, saved or last) + 1
         whole = gaps[i] / usual
-        factor = round(again / last) if last > 0 else 0
+        factor = round(again / last) if last >= 1 else 0
         if factor >= 2 and abs(again / last - factor) < 0.02 and i + 2 < len(log) and abs(gaps[i + 1 : i + 6].mean() / usual - factor) < 0.1:
             detail = {"ratio": float(factor), "from": last, "to": again}
             found.append(Finding(kind="counter_change", step=again, index=int(i) + 1, text=f"the step counter is multiplied by {factor}", detail=detail))

@@ -193,9 +193,11 @@ def _usual_step(view: View) -> float:
 
 def _tokens(view: View, steps: float) -> float | None:
     tokens = view.log.aligned.get("tokens")
-    if tokens is None or not np.isfinite(tokens).any() or len(view.log) < 3:
+    if tokens is None or not steps:
         return None
     known = np.flatnonzero(np.isfinite(tokens))
+    if len(known) < 3:
+        return None
     grows = (np.diff(tokens[known]) > 0).mean() > 0.95
     if not grows:
         return steps * float(np.median(tokens[known]))

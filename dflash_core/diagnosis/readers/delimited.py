@@ -12,6 +12,8 @@ import pyarrow.parquet as parquet
 from dflash_core.diagnosis.columns import role_of
 from dflash_core.diagnosis.table import Column, Table, number_in
 
+TORN = "rows with another number of fields"
+LONGEST_LINE = 1 << 16
 DELIMITERS = ",\t;|"
 
 
@@ -35,24 +37,33 @@ def read_csv(path: Path) -> Table | None:
     names = next(csv.reader(io.StringIO(lines[0]), delimiter=delimiter), [])
     if len(names) < 2 or len(set(names)) < len(names) or not any(role_of(n.strip()) for n in names):
         return None
-    unread: dict[str, int] = {}
+    data = pa.memory_map(str(path)).read_buffer()
+    whole = _regular(data, delimiter)
+    # A log that is being written ends in a torn line; without it the rest is regular.
+    table = whole if whole is not None else _regular(_without_last_line(data), delimiter)
+    if table is None or table.num_columns != len(names):
+        return _ragged(path, names, delimiter)
+    unread = {} if whole is not None else {TORN: 1}
+    return _from_arrow(table.rename_columns([n.strip() for n in names]), "CSV", first_line=2, unread=unread)
 
-    def skip(row: arrow_csv.InvalidRow) -> str:
-        unread["rows with another number of fields"] = unread.get("rows with another number of fields", 0) + 1
-        return "skip"
 
-    parse = arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip)
+def _without_last_line(data: pa.Buffer) -> pa.Buffer:
+    tail = data.slice(max(0, data.size - LONGEST_LINE)).to_pybytes()
+    return data.slice(0, data.size - len(tail) + tail.rstrip(b"\r\n").rfind(b"\n") + 1)
+
+
+def _regular(data: pa.Buffer, delimiter: str) -> pa.Table | None:
+    """Arrow's reading; None where a row has another number of fields, a column another type half way, or text isn't UTF-8."""
     # An empty field is missing; every other word stays, so that nan and null keep their meaning.
     convert = arrow_csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
     try:
-        table = arrow_csv.read_csv(path, parse_options=parse, convert_options=convert)
+        return arrow_csv.read_csv(pa.BufferReader(data), parse_options=arrow_csv.ParseOptions(delimiter=delimiter), convert_options=convert)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, pa.ArrowKeyError):
-        return _ragged(path, names, delimiter)
-    return _from_arrow(table.rename_columns([n.strip() for n in table.column_names]), "CSV", first_line=2, unread=unread)
+        return None
 
 
 def _ragged(path: Path, names: list[str], delimiter: str) -> Table:
-    """Row by row, where a column changes its type half way or the encoding is broken."""
+    """The plain reference, row by row: leaves out those with another number of fields."""
     text = path.read_bytes().decode("utf-8", "replace").replace("\0", "")
     cells: list[list[str]] = []
     unread = 0
@@ -71,7 +82,7 @@ def _ragged(path: Path, names: list[str], delimiter: str) -> Table:
             unread += 1
     columns = {n.strip(): [row[i] or None for row in cells] for i, n in enumerate(names)}
     table = pa.table({n: pa.array(v, pa.string()) for n, v in columns.items()})
-    return _from_arrow(table, "CSV", first_line=2, unread={"rows with another number of fields": unread} if unread else {})
+    return _from_arrow(table, "CSV", first_line=2, unread={TORN: unread} if unread else {})
 
 
 def _from_arrow(table: pa.Table, form: str, first_line: int, unread: dict[str, int]) -> Table:
