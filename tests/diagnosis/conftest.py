@@ -1,4 +1,4 @@
-"""Logs made for the tests: a plain healthy curve that each test disturbs, written in any form."""
+"""Fixtures of the diagnosis tests: a log from rows, and the benchmarks as modules."""
 
 import importlib.util
 import json
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from dflash_core.diagnosis.diagnose import Diagnosis, diagnose_file
@@ -15,24 +14,8 @@ from dflash_core.diagnosis.diagnose import Diagnosis, diagnose_file
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def curve(n: int = 600, seed: int = 0, noise: float = 0.02) -> np.ndarray:
-    """A falling loss with multiplicative noise. float64 [n]"""
-    random = np.random.default_rng(seed)
-    return (0.8 + 6 * np.exp(-np.arange(n) / (n / 12))) * (1 + noise * random.normal(size=n))
-
-
-def rows_of(loss: np.ndarray, every: int = 1, **columns: np.ndarray) -> list[dict[str, float]]:
-    """Rows of a log, one a line."""
-    return [
-        {"step": int((i + 1) * every), "loss": float(v)} | {name: float(values[i]) for name, values in columns.items()} for i, v in enumerate(loss)
-    ]
-
-
-Diagnose = Callable[..., Diagnosis]
-
-
 @pytest.fixture
-def diagnose(tmp_path: Path) -> Diagnose:
+def diagnose(tmp_path: Path) -> Callable[..., Diagnosis]:
     """Writes rows as JSON lines and diagnoses them."""
 
     def run(rows: list[dict[str, float]], *events: str) -> Diagnosis:

@@ -9,6 +9,7 @@ from dflash_core.diagnosis.view import View
 # Identical losses in a row. With noise of at least two units of the log's rounding the chance of a repeat is under
 # 0.3 a line, and of twenty in a row under 1e-10.
 FROZEN_ROWS = 20
+MOST_STRETCHES = 20
 
 
 def nonfinite(view: View) -> list[Finding]:
@@ -56,8 +57,9 @@ def _disguised(view: View) -> list[Finding]:
     jumps = [(a, b) for a, b in stretches(zero) if a == 0 or loss[a - 1] > 20 * max(noise_sigma(loss[max(0, a - 50) : a]), 1e-4)]
     found = [_stretch(view, a, b, "exactly 0, which is how some trainers print NaN,") for a, b in jumps if b > a or b == len(loss) - 1]
     repeated = np.concatenate([[False], np.diff(loss) == 0])
-    usual_repeats = float(np.mean(repeated))
-    if usual_repeats > 0.3 or zero.all():
-        return found
-    frozen = [(a - 1, b) for a, b in stretches(repeated & ~zero) if b - a + 1 >= FROZEN_ROWS]
-    return found + [_stretch(view, a, b, f"frozen at {loss[a]:g}") for a, b in frozen[:20]]
+    still = [(a, b) for a, b in stretches(repeated & ~zero) if b - a + 1 >= FROZEN_ROWS]
+    outside = len(loss) - sum(b - a + 1 for a, b in still)
+    if len(still) > MOST_STRETCHES or repeated.sum() - (len(loss) - outside) > 0.3 * outside or outside < FROZEN_ROWS:
+        return found  # the log rounds so coarsely that repeats are usual
+    frozen = [(a - 1, b) for a, b in still]
+    return found + [_stretch(view, a, b, f"frozen at {loss[a]:g}") for a, b in frozen]

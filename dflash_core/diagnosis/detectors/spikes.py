@@ -3,10 +3,10 @@
 import numpy as np
 
 from dflash_core.diagnosis.finding import Finding
-from dflash_core.diagnosis.view import FEW, View
+from dflash_core.diagnosis.view import ALARM, FEW, View
 
 # Back means: five lines from here on have their median within one sigma of the level before, which five lines of
-# normal noise miss with chance 0.04; and this line itself is within two.
+# normal noise miss with chance 0.04; this line itself is within two; and none of the five raises the alarm again.
 BACK_ROWS = 5
 # A spike rises within so many lines; a slower rise is a climb.
 RISE_ROWS = 3
@@ -36,8 +36,10 @@ def loss_spikes(view: View) -> list[Finding]:
         if i < after or not _abrupt(loss, i, level):
             continue
         end = _end(loss, i, view.expected_M[i], sigma[i])
-        found.append(_spike(view, int(i), end, float(sigma[i])))
         after = end if end is not None else len(loss)
+        # What goes on to rise long after its first lines is a climb, which trends.py tells.
+        if loss[i : i + RISE_ROWS].max() - level > (loss[i:after].max() - level) / 3:
+            found.append(_spike(view, int(i), end, float(sigma[i])))
         if len(found) >= 20 * MOST:
             break
     return _ranked(found)
@@ -59,7 +61,9 @@ def _end(loss: np.ndarray, i: int, level: float, sigma: float) -> int | None:
     for j in range(i + 1, len(loss), 1):
         if loss[j] > level + 2 * sigma:
             continue
-        if np.median(loss[j : j + BACK_ROWS]) <= level + sigma or (j + BACK_ROWS > len(loss) and loss[j:].max() <= level + 2 * sigma):
+        next_rows = loss[j : j + BACK_ROWS]
+        limit = level + sigma if len(next_rows) == BACK_ROWS else level + 2 * sigma
+        if np.median(next_rows) <= limit and next_rows.max() <= level + ALARM * sigma:
             return j
         if j - i > 5000:
             return None
