@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def _by_size(kind: str, rows: list[tuple[float, bool]]) -> dict[str, str]:
     if kind in WHOLE:
         return {"all": f"{sum(ok for _, ok in rows)}/{len(rows)}"}
     out = {}
-    for low, high in zip(SIZES[:-1], SIZES[1:], strict=True):
+    for low, high in pairwise(SIZES):
         inside = [ok for size, ok in rows if low <= size < high]
         if inside:
             out[f"{low} to {high}"] = f"{sum(inside)}/{len(inside)}"

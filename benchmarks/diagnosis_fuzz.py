@@ -122,7 +122,7 @@ def one(path: Path, html: Path) -> int:
         return run(path, [], html.with_suffix(".json"), html, None)[1]
     except DflashError as error:
         return error.exit_code
-    except Exception:
+    except Exception:  # noqa: BLE001 - any other error is what is looked for
         traceback.print_exc()
         return 1
 

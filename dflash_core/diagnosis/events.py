@@ -10,10 +10,10 @@ from dflash_core.diagnosis.log import Log
 from dflash_core.errors import DataError
 
 KINDS = ("checkpoint", "resume", "epoch", "eval", "reset")
-# Words by which a sentence, a file or an option may name a kind; a stem matches its endings.
+# Words by which a sentence, a file or an option may name a kind; a stem matches its endings, and the first kind wins.
 STEMS = {
-    "checkpoint": ("checkpoint", "ckpt", "save", "saving"),
     "resume": ("resum", "restart", "restor", "reload", "start from"),
+    "checkpoint": ("checkpoint", "ckpt", "save", "saving"),
     "epoch": ("epoch",),
     "eval": ("eval", "validat"),
     "reset": ("reset", "zeroed", "redrawn", "reinit"),

@@ -10,9 +10,12 @@ Severity = Literal["note", "warning", "fault"]
 """note: seen, and ordinary; warning: look at it; fault: the run is unhealthy because of it."""
 
 KINDS = frozenset(
-    "nonfinite step_gap step_repeat counter_change loss_spike level_shift drop_then_return slow_climb divergence plateau"
-    " epoch_stairs periodic grad_spike accuracy_drop train_eval_split queue_drift throughput_change lr_break two_writers"
-    " resume_replay aborted_start overfit_burst instability_episode loss_scale_wrong single_outlier logging_artifact".split()
+    (
+        *("nonfinite", "step_gap", "step_repeat", "counter_change", "loss_spike", "level_shift", "drop_then_return", "slow_climb"),
+        *("divergence", "plateau", "epoch_stairs", "periodic", "grad_spike", "accuracy_drop", "train_eval_split", "queue_drift"),
+        *("throughput_change", "lr_break", "two_writers", "resume_replay", "aborted_start", "overfit_burst", "instability_episode"),
+        *("loss_scale_wrong", "single_outlier", "logging_artifact"),
+    )
 )
 
 

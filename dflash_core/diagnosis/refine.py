@@ -154,9 +154,11 @@ def _event_before(view: View, kind: str, index: int) -> float | None:
 
 
 def _at_event(view: View, change: Finding) -> Finding:
-    """A change of level right at a resume or checkpoint."""
+    """A change of level right at a resume or checkpoint; one that rises at a resume and stays is a fault."""
     found = {k: e for k in ("resume", "checkpoint", "reset", "epoch") for e in [_event_before(view, k, change.index)] if e is not None}
-    return change.with_detail(**{f"after_{k}": e for k, e in found.items()}) if found else change
+    grave = change.kind == "level_shift" and change.detail["to"] > change.detail["from"] and {"resume", "reset"} & found.keys()
+    told = {f"after_{k}": e for k, e in found.items()}
+    return change.with_detail(severity="fault" if grave else None, **told) if found else change
 
 
 def _outlier(view: View, findings: list[Finding]) -> list[Finding]:

@@ -11,7 +11,10 @@ from dflash_core.diagnosis.robust import MEDIAN_ERROR
 from dflash_core.diagnosis.view import FEW, View
 
 UNHEALTHY = frozenset(
-    "checkpoint_reset broken_from_start diverged unstable_recovered overfit_unstable lr_too_high loss_scale_wrong".split()
+    (
+        *("checkpoint_reset", "broken_from_start", "diverged", "unstable_recovered"),
+        *("overfit_unstable", "lr_too_high", "loss_scale_wrong"),
+    )
 )
 # Batch noise above a twelfth of the level hides a change of a few percent for dozens of lines; a single line twenty sigma
 # up is far beyond what the rest of a heavy tail does. Both thresholds lie between the labelled logs, see README.

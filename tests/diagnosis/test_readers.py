@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
+from pyarrow import parquet
 
 from dflash_core.diagnosis.columns import role_of
 from dflash_core.diagnosis.log import Log, log_from

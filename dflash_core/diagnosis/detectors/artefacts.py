@@ -49,13 +49,14 @@ def _ratio_to_held_out(view: View) -> float | None:
 
 
 def running_mean_restart(view: View) -> list[Finding]:
-    """A series too smooth to be of single batches that jumps once, and then is as smooth again or ends."""
+    """A series too smooth to be of single batches that jumps and, as more batches enter the new mean, comes back."""
     loss = view.loss_M
     if len(loss) < 6 or noise_sigma(loss) > RUNNING_MEAN_SPREAD * abs(float(np.median(loss))):
         return []
     change = np.diff(loss)
     sigma = noise_sigma(loss)
     jumps = np.flatnonzero(np.abs(change) > max(50 * sigma, 0.02 * abs(float(np.median(loss)))))
+    jumps = np.array([i for i in jumps if sigma < RUNNING_MEAN_SPREAD * abs(float(np.median(loss[: i + 1]))) and _comes_back(loss, int(i))])
     if not 0 < len(jumps) <= max(1, len(loss) // 6):
         return []
     found = []
@@ -68,6 +69,12 @@ def running_mean_restart(view: View) -> list[Finding]:
         detail = {"artefact": "running_mean_restart", "from": float(loss[i]), "to": float(loss[i + 1])}
         found.append(Finding(kind="logging_artifact", step=step, index=int(view.rows_M[i + 1]), size=float(abs(change[i]) / sigma), text=text, detail=detail))
     return found
+
+
+def _comes_back(loss: np.ndarray, i: int) -> bool:
+    """Whether the lines after the jump are nearer to the level before it than to its top, as far as there are any."""
+    after = loss[i + 2 :]
+    return len(after) < 3 or bool(abs(np.median(after) - loss[i]) < 0.5 * abs(loss[i + 1] - loss[i]))
 
 
 def aliasing(view: View) -> list[Finding]:

@@ -45,7 +45,7 @@ def _climb(view: View, level: np.ndarray, excess: np.ndarray, where: tuple[int, 
     to_end = b == len(level) - 1
     share = float(excess[b if to_end else top] / view.improvement)
     kind = ("divergence" if share > DIVERGED_SHARE else "slow_climb") if to_end else "instability_episode"
-    first, last = (float(view.steps_M[min(k * block + block // 2, len(view.steps_M) - 1)]) for k in (bottom, b if to_end else b))
+    first, last = (float(view.steps_M[min(k * block + block // 2, len(view.steps_M) - 1)]) for k in (bottom, b))
     begin = _onset(view, level, bottom, a, block)
     detail = {
         "first": float(view.steps_M[begin]),

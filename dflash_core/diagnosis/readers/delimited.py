@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
-import pyarrow.parquet as parquet
+from pyarrow import parquet
 
 from dflash_core.diagnosis.columns import role_of
 from dflash_core.diagnosis.table import Column, Table, number_in

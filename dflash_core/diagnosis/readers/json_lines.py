@@ -6,6 +6,7 @@ it refuses (a torn line, a bare NaN, a number where text was) is read line by li
 
 import io
 import json
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -113,7 +114,7 @@ def flat(tree: dict[str, Any], prefix: str = "", depth: int = 0) -> dict[str, An
 
 
 def _mean(values: list[Any]) -> float | None:
-    numbers = [v for v in values if v is not None and v == v]
+    numbers = [v for v in values if v is not None and not math.isnan(v)]
     return sum(numbers) / len(numbers) if numbers and all(abs(n) < 1e300 for n in numbers) else None
 
 
