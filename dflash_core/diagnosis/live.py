@@ -1,11 +1,12 @@
 """Watches a run while it goes on: each step is screened in microseconds, the detectors run only where something shows.
 
-The screen compares a step with the steps before by the detectors' own threshold; at regular distance they run anyway,
-for what no single step shows. On a log of 3,000 steps this takes 20-40 microseconds a step and, every 200 steps,
-some 10 ms (benchmarks/watch_overhead.py).
+The screen compares a step with the steps before by the detectors' own threshold. They run where it shows something, and
+now and then anyway, for what no single step shows: as often as BUDGET of the elapsed time allows, so that the watch
+costs a fast loop no more than a slow one. A loss that isn't finite is looked at whatever it costs.
 """
 
 import math
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,8 +23,8 @@ from dflash_core.diagnosis.refine import refine
 from dflash_core.diagnosis.robust import noise_sigma
 from dflash_core.diagnosis.view import ALARM, FEW, MEMORY, View
 
-# Steps that the detectors see, and how often they run where the screen says nothing.
-WINDOW, EVERY = 1000, 200
+# Steps that the detectors see; steps at least between two looks where the screen says nothing; share of the time for looks.
+WINDOW, EVERY, BUDGET = 1000, 200, 0.003
 # Steps between two readings of the spread, and within which a finding of one kind is the same finding.
 SPREAD_EVERY, SAME_STEPS = 16, 50
 STOP_ON = frozenset({"nonfinite"})
@@ -59,15 +60,19 @@ class Watch:
 
     Fields:
         stop_on: kinds for which `must_stop` says yes.
+        budget: share of the elapsed time that looks may take.
     """
 
     stop_on: frozenset[str] = STOP_ON
+    budget: float = BUDGET
     _rows: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))
     _told: list[Finding] = field(default_factory=list)
     _checkpoints: list[float] = field(default_factory=list)
     _sigma: float = math.inf
     _count: int = 0
+    _due: bool = False
+    _next_look: float = 0.0
 
     def saved(self, step: int) -> None:
         """A checkpoint was taken at `step`."""
@@ -78,9 +83,9 @@ class Watch:
         values = tuple(math.nan if v is None else float(v) for v in (getattr(record, name) for name in NAMES))
         self._rows.append(values)
         self._count += 1
-        shows = self._shows(values[1])
-        if shows or self._count % EVERY == 0:
-            return self._look()
+        self._due = self._shows(values[1]) or self._due or self._count % EVERY == 0
+        if self._due and (not math.isfinite(values[1]) or time.perf_counter() >= self._next_look):
+            return self._timed_look()
         return []
 
     def must_stop(self, findings: list[Finding]) -> bool:
@@ -96,6 +101,13 @@ class Watch:
         if self._count % SPREAD_EVERY == 0 and self._count >= 2 * FEW:
             self._sigma = noise_sigma(np.array([row[1] for row in list(self._rows)[-256:] if math.isfinite(row[1])]))
         return out
+
+    def _timed_look(self) -> list[Finding]:
+        started = time.thread_time()
+        found = self._look()
+        self._due = False
+        self._next_look = time.perf_counter() + (time.thread_time() - started) / self.budget
+        return found
 
     def _look(self) -> list[Finding]:
         """Run the detectors on the window; keep what was not told before."""
@@ -127,7 +139,7 @@ class Watch:
 
 def watch(records: Iterable[Step], stop_on: frozenset[str] = STOP_ON) -> Iterator[Finding]:
     """Findings of a stream of step records, as they show; ends where the policy says stop."""
-    watcher = Watch(stop_on)
+    watcher = Watch(stop_on, budget=math.inf)
     for record in records:
         found = watcher.feed(record)
         yield from found

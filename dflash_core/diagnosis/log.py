@@ -195,7 +195,7 @@ def _growing(table: Table, rows: np.ndarray, used: set[str]) -> list[str]:
             continue
         change = np.diff(values)
         down = np.flatnonzero(change < 0)
-        if (change > 0).mean() > 0.95 and 0 < len(down) <= max(3, len(values) // 50) and (values[down + 1] < 0.5 * values[down]).all():
+        if (change > 0).mean() > 0.95 and 0 < len(down) <= max(3, len(values) // 50) and (values[down + 1] < 0.75 * values[down]).all():
             names.append(name)
     return names
 
