@@ -5,54 +5,18 @@ other causes have, 0.5 the better of two readings, 0.3 a hint. benchmarks/diagno
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dflash_core.diagnosis.correlate import explained_by
+from dflash_core.diagnosis.evidence import Cause, Evidence, at_restart
 from dflash_core.diagnosis.finding import Finding
-from dflash_core.diagnosis.refine import Refined
 from dflash_core.diagnosis.view import FEW, View
 
 SURE, SIGNATURE, BETTER, HINT, LEAST = 0.9, 0.7, 0.5, 0.3, 0.2
-
 # An update at this rate moves a weight of 0.01 by a ten-thousandth at most.
 TINY_RATE = 1e-6
-
-
-@dataclass(frozen=True)
-class Cause:
-    """One class of cause."""
-
-    cause: str
-    confidence: float
-    evidence: tuple[str, ...]
-    against: tuple[str, ...] = ()
-    advice: str = ""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the rules look at."""
-
-    view: View
-    refined: Refined
-
-    def of(self, *kinds: str) -> list[Finding]:
-        """Findings of some kinds."""
-        return [f for f in self.refined.findings if f.kind in kinds]
-
-    @property
-    def faults(self) -> list[Finding]:
-        """Findings that make the run unhealthy."""
-        return [f for f in self.refined.findings if f.severity == "fault"]
-
-    @property
-    def diverged(self) -> list[Finding]:
-        """Findings of a loss that got lost for good."""
-        lost = [f for f in self.of("level_shift") if f.detail.get("of_improvement", 0) > 0.3 and not _at_restart(f)]
-        stays = [f for f in self.of("loss_spike") if f.severity == "fault" and f.detail["recovery_rows"] is None]
-        return [*self.of("divergence"), *stays, *lost]
 
 
 def rank(evidence: Evidence) -> tuple[Cause, ...]:
@@ -73,10 +37,6 @@ def _few_lines(e: Evidence, cause: Cause) -> Cause:
         return cause
     weak = HINT if cause.cause != "normal" else LEAST
     return replace(cause, confidence=min(cause.confidence, weak), against=(*cause.against, f"only {len(e.view.loss_M)} lines"))
-
-
-def _at_restart(f: Finding) -> bool:
-    return any(f.detail.get(k) is not None for k in ("after_resume", "after_checkpoint", "after_reset"))
 
 
 def _nonfinite(e: Evidence) -> Cause | None:
@@ -241,7 +201,7 @@ def _instability(e: Evidence) -> Cause | None:
         told += [f"{len(spikes)} spikes went before"] if spikes else []
         advice = "Go back before it, with a lower learning rate, more clipping or a longer warm-up."
         return Cause("instability", SIGNATURE, tuple(told), _without(e.view), advice)
-    passed = [*e.of("instability_episode"), *[f for f in e.of("loss_spike") if f.severity == "fault" and not _at_restart(f)]]
+    passed = [*e.of("instability_episode"), *[f for f in e.of("loss_spike") if f.severity == "fault" and not at_restart(f)]]
     if passed:
         advice = "Look at the batches there and the gradient norm; lower the learning rate if it comes again."
         return Cause("instability", BETTER, tuple(f.text for f in passed[:3]), _without(e.view), advice)

@@ -129,6 +129,7 @@ def _axes(chart: Chart, s: _Scale) -> list[str]:
 
 
 def _label(value: float) -> str:
+    value = 0.0 if abs(value) < 1e-300 else value
     return f"{value:,.10g}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 

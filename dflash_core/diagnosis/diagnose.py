@@ -5,16 +5,19 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_core.diagnosis.causes import Cause, Evidence, rank
+from dflash_core.diagnosis.causes import rank
+from dflash_core.diagnosis.cost import Cost, cost
 from dflash_core.diagnosis.detectors import ALL
 from dflash_core.diagnosis.events import Events, parse_events, placed
+from dflash_core.diagnosis.evidence import Cause, Evidence
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.log import Log, log_from
 from dflash_core.diagnosis.readers.detect import read_any
 from dflash_core.diagnosis.refine import Refined, refine
+from dflash_core.diagnosis.ruled import Ruled, ruled
 from dflash_core.diagnosis.table import Table
 from dflash_core.diagnosis.timeline import step_gaps, timeline
-from dflash_core.diagnosis.verdict import Cost, Ruled, Verdict, cost, judge, ruled
+from dflash_core.diagnosis.verdict import Verdict, judge
 from dflash_core.diagnosis.view import ALARM, View
 from dflash_core.errors import DataError
 

@@ -102,7 +102,12 @@ def _others(diagnosis: Diagnosis) -> list[Chart]:
     series = {n: v for n, v in list(log.accuracies.items())[:1]}
     series |= {f"{title} ({log.names[role]})": log.aligned[role] for role, title in OTHER_SERIES if role in log.aligned}
     series |= dict(log.queues)
-    return [
+    held = [
+        Chart(steps=s.steps, values=s.values, title=f"Held out ({role.replace('_', ' ')})", width=512, height=170, dots=True, linear=True)
+        for role, s in log.held_out.items()
+        if np.isfinite(s.values).sum() > 1 and (np.diff(s.steps) >= 0).all()
+    ]
+    return held + [
         Chart(steps=log.steps, values=values, title=name, events=diagnosis.view.events.steps, width=512, height=170, linear=values is not log.aligned.get("grad_norm"))
         for name, values in series.items()
         if np.isfinite(values).sum() > 1 and len(log) > 1

@@ -1,11 +1,11 @@
-"""Gives the verdict in one word and one sentence, what it cost, what was ruled out, and what the log lacks."""
+"""Gives the verdict in one word and one sentence, and says what the log lacks for a surer one."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_core.diagnosis.causes import Cause, Evidence
 from dflash_core.diagnosis.correlate import explained_by
+from dflash_core.diagnosis.evidence import Cause, Evidence
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.robust import MEDIAN_ERROR
 from dflash_core.diagnosis.view import FEW, View
@@ -17,7 +17,7 @@ UNHEALTHY = frozenset(
     )
 )
 # Batch noise above a twelfth of the level hides a change of a few percent for dozens of lines; a single line twenty sigma
-# up is far beyond what the rest of a heavy tail does. Both thresholds lie between the labelled logs, see README.
+# up is far beyond what the rest of a heavy tail does. Both thresholds lie between logs that people called healthy and noisy, see docs/diagnosis.md.
 NOISY_SHARE = 1 / 12
 NOISY_SIGMA = 20.0
 # A short log whose smallest visible shift is more than a tenth of its level can't be called.
@@ -167,98 +167,3 @@ def lacking(view: View) -> tuple[str, ...]:
         out.append("a held-out loss")
     out += [f"the step of the {kind} (--events {kind}=...)" for kind in sorted(view.events.unplaced)]
     return tuple(out)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What the faults cost."""
-
-    steps: float
-    tokens: float | None
-
-
-def cost(e: Evidence) -> Cost:
-    """Steps during which the run was not where it had been, not logged, or done again; their tokens where logged."""
-    steps = 0.0
-    for f in e.refined.findings:
-        if f.kind == "loss_spike" and f.severity == "fault":
-            steps += f.detail["recovery_steps"] or 0.0
-        elif f.kind == "step_gap" and f.detail.get("after_checkpoint") is not None:
-            steps += f.detail["missing"]
-        elif f.kind in ("resume_replay", "aborted_start", "instability_episode") or f.kind == "nonfinite" and f.severity == "fault":
-            steps += f.detail["last"] - f.detail["first"] + _usual_step(e.view)
-    return Cost(steps, _tokens(e.view, steps))
-
-
-def _usual_step(view: View) -> float:
-    return float(np.median(np.diff(view.log.steps))) if len(view.log) > 1 else 1.0
-
-
-def _tokens(view: View, steps: float) -> float | None:
-    tokens = view.log.aligned.get("tokens")
-    if tokens is None or not steps:
-        return None
-    known = np.flatnonzero(np.isfinite(tokens))
-    if len(known) < 3:
-        return None
-    grows = (np.diff(tokens[known]) > 0).mean() > 0.95
-    if not grows:
-        return steps * float(np.median(tokens[known]))
-    span = view.log.steps[known[-1]] - view.log.steps[known[0]]
-    return float(steps * (tokens[known[-1]] - tokens[known[0]]) / span) if span else None
-
-
-@dataclass(frozen=True)
-class Ruled:
-    """One thing that was looked for: out, found, or not to be told from this log."""
-
-    what: str
-    state: str
-    why: str
-
-
-def ruled(e: Evidence) -> tuple[Ruled, ...]:
-    """The table of what was looked for, non-finite numbers first."""
-    log, view = e.view.log, e.view
-    bad = int((~np.isfinite(log.loss)).sum())
-    rows = [
-        Ruled("non-finite loss (NaN, infinity)", "found" if e.of("nonfinite") else "ruled out", f"{bad:,} of {len(log):,} losses, none of them zero or frozen in its place" if not e.of("nonfinite") else f"{bad:,} of {len(log):,} losses")
-    ]
-    rows.append(_looked(e, "divergence", ("divergence", "slow_climb"), "the level at the end is near its lowest"))
-    rows.append(_looked(e, "lost weights", (), _weights_reason(e), found=any(f.detail.get("after_resume") is not None for f in e.of("level_shift"))))
-    rows.append(_column(e, "learning rate", "lr", "lr_break", "it follows one schedule without a jump"))
-    rows.append(_column(e, "gradient norm", "grad_norm", "grad_spike", "no line is three times those before"))
-    for kind, name in (("checkpoint", "checkpoints"), ("epoch", "epoch boundary"), ("eval", "evaluation")):
-        rows.append(_event(e, kind, name))
-    rows.append(_looked(e, "a second writer", ("two_writers",), "steps only grow, or fall where a session begins again"))
-    rows.append(_looked(e, "periodic pattern", ("periodic", "epoch_stairs"), "no lag of the residual repeats"))
-    if not log.held_out:
-        rows.append(Ruled("overfitting", "can't be told", "no held-out result is logged"))
-    else:
-        rows.append(_looked(e, "overfitting", ("train_eval_split",), "the held-out loss is at its best at the end, within noise"))
-    return tuple(r for r in rows if len(view.loss_M) or r.what.startswith("non-finite"))
-
-
-def _looked(e: Evidence, what: str, kinds: tuple[str, ...], why: str, found: bool = False) -> Ruled:
-    seen = e.of(*kinds)
-    return Ruled(what, "found" if seen or found else "ruled out", seen[0].text if seen else why)
-
-
-def _weights_reason(e: Evidence) -> str:
-    swings = [f for f in e.of("loss_spike") if f.detail["trajectory"] == "oscillating"]
-    return "between peaks the loss is back at its old level" if swings else "the loss never stays at the level it began with"
-
-
-def _column(e: Evidence, what: str, role: str, kind: str, why: str) -> Ruled:
-    if role not in e.view.log.aligned:
-        return Ruled(what, "can't be told", "it is not in the log")
-    return _looked(e, what, (kind,), why)
-
-
-def _event(e: Evidence, kind: str, name: str) -> Ruled:
-    if not len(e.view.events.of(kind)):
-        return Ruled(f"spikes at {name}", "can't be told", "no step of one is known")
-    at = e.refined.spikes_at.get(kind)
-    if at is None:
-        return Ruled(f"spikes at {name}", "ruled out", "there are no spikes")
-    return Ruled(f"spikes at {name}", "found" if at.holds else "ruled out", at.told())
