@@ -4,12 +4,13 @@ import numpy as np
 
 from dflash_core.diagnosis.detectors.levels import changes
 from dflash_core.diagnosis.finding import Finding
-from dflash_core.diagnosis.robust import MEDIAN_ERROR, local_sigma, noise_sigma
+from dflash_core.diagnosis.robust import MEDIAN_ERROR, block_medians, local_sigma, noise_sigma
 from dflash_core.diagnosis.view import ALARM, FEW, View
 
 # A queue that loses a tenth of its depth over a run, or a speed that changes by a tenth, is worth a line.
 LEAST_SHARE = 0.1
 STEADY_SHARE = 0.03
+MOST_SPEEDS = 20_000
 
 
 def queue_drift(view: View) -> list[Finding]:
@@ -67,7 +68,10 @@ def throughput_changes(view: View) -> list[Finding]:
     rows = np.flatnonzero(np.isfinite(speed))
     if len(rows) < 4 * FEW or (np.diff(speed[rows]) > 0).mean() > 0.95:
         return []  # a clock, not a duration
-    values = speed[rows]
+    # Speed is noisy and its changes last: of a long log medians of some lines are enough.
+    block = max(1, len(rows) // MOST_SPEEDS)
+    values = block_medians(speed[rows], block)
+    rows = rows[::block]
     found = []
     for change in changes(values, local_sigma(values)):
         if abs(change.delta) < LEAST_SHARE * abs(change.before):
