@@ -217,6 +217,25 @@ def doctor(params: Params = DEFAULT_PARAMS) -> None:
     raise typer.Exit(print_diagnosis(params))
 
 
+@app.command(epilog=_example("diagnose train_log.jsonl --events checkpoint=2000,4001 --json diagnosis.json"))
+def diagnose(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="A training log of any trainer, or a run's directory.")],
+    events: Annotated[
+        list[str] | None,
+        typer.Option("--events", metavar="KIND=STEPS", help="checkpoint=2000,4001 or eval=every:500; a checkpoint directory; a list. Repeatable."),
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the diagnosis as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")] = None,
+    pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="Named groups (?P<step>...) (?P<loss>...) for other text.")] = None,
+) -> None:
+    """Say what happened to a training run, from its log; exit 3 if it is unhealthy."""
+    from dflash_core.stages import diagnose as stage
+
+    text, code = stage.run(log, events or [], json, html, pattern)
+    typer.echo(text)
+    raise typer.Exit(code)
+
+
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 

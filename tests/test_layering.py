@@ -21,7 +21,8 @@ ALLOWED = {
     "checkpoint": INPUTS | {"distributed", "training", "checkpoint"},
     "evaluation": INPUTS | {"training", "checkpoint", "evaluation"},
     "report": INPUTS | {"training", "checkpoint", "evaluation", "report", "stages.layout"},
-    "stages": INPUTS | {"distributed", "training", "checkpoint", "evaluation", "report", "launcher", "stages"},
+    "diagnosis": {"errors", "diagnosis"},
+    "stages": INPUTS | {"distributed", "training", "checkpoint", "evaluation", "report", "launcher", "diagnosis", "stages"},
     "launcher": BASE | {"launcher"},
     "doctor": BASE,
     "plan_estimate": INPUTS | {"checkpoint", "stages.layout"},
@@ -36,7 +37,8 @@ IMPORTERS = {
     "great_expectations": ("tasks/",),
     "prefect": ("tasks/", "flows/"),
     "matplotlib": ("dflash_core/report/figures.py",),
-    "jinja2": ("dflash_core/report/page.py", "dflash_core/data/template.py"),  # the latter reads chat templates, which are jinja2
+    # The last reads chat templates, which are jinja2.
+    "jinja2": ("dflash_core/report/page.py", "dflash_core/diagnosis/page.py", "dflash_core/data/template.py"),
 }
 HEAVY = {"torch", "transformers", "great_expectations", "mlflow", "pyarrow", "pandas"}
 
@@ -103,6 +105,11 @@ def test_data_loads_no_torch_on_import() -> None:
     for path in (PROJECT / "dflash_core/data").glob("*.py"):
         if path.name != "loader.py":
             assert not {n for n in imported(path, at_module_level=True) if n.split(".")[0] in ("torch", "transformers")}, path.name
+
+
+def test_diagnosis_loads_neither_torch_nor_a_tracker() -> None:
+    for path in (PROJECT / "dflash_core/diagnosis").rglob("*.py"):
+        assert not {n.split(".")[0] for n in imported(path)} & {"torch", "transformers", "mlflow", "pandas", "scipy"}, path.name
 
 
 @pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(PROJECT)))

@@ -1,0 +1,47 @@
+"""What the rules for causes look at, and what they give."""
+
+from dataclasses import dataclass
+
+from dflash_core.diagnosis.finding import Finding
+from dflash_core.diagnosis.refine import Refined
+from dflash_core.diagnosis.view import View
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One class of cause."""
+
+    cause: str
+    confidence: float
+    evidence: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules look at."""
+
+    view: View
+    refined: Refined
+
+    def of(self, *kinds: str) -> list[Finding]:
+        """Findings of some kinds."""
+        return [f for f in self.refined.findings if f.kind in kinds]
+
+    @property
+    def faults(self) -> list[Finding]:
+        """Findings that make the run unhealthy."""
+        return [f for f in self.refined.findings if f.severity == "fault"]
+
+    @property
+    def diverged(self) -> list[Finding]:
+        """Findings of a loss that got lost for good."""
+        lost = [f for f in self.of("level_shift") if f.detail.get("of_improvement", 0) > 0.3 and not at_restart(f)]
+        stays = [f for f in self.of("loss_spike") if f.severity == "fault" and f.detail["recovery_rows"] is None]
+        return [*self.of("divergence"), *stays, *lost]
+
+
+def at_restart(f: Finding) -> bool:
+    """Whether it comes right after a resume, a checkpoint or a reset."""
+    return any(f.detail.get(k) is not None for k in ("after_resume", "after_checkpoint", "after_reset"))

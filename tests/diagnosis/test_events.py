@@ -1,0 +1,91 @@
+"""Events as people give them, and the chance that findings come at them by accident."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dflash_core.diagnosis.correlate import at_least
+from dflash_core.diagnosis.diagnose import Diagnosis
+from dflash_core.diagnosis.events import parse_events
+from dflash_core.errors import DataError
+
+Diagnose = Callable[..., Diagnosis]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "periods"),
+    [
+        ("checkpoint=2000,4001", {"checkpoint": [2000, 4001]}, {}),
+        ("checkpoint=5 eval=every:500", {"checkpoint": [5]}, {"eval": 500}),
+        ("resume at step 2448 (mid epoch 2 of 1632-step epochs)", {"resume": [2448]}, {"epoch": 1632}),
+        ("checkpoint saved at 3000", {"checkpoint": [3000]}, {}),
+        ("every checkpoint (1000 steps)", {}, {"checkpoint": 1000}),
+        ("every 500 steps moments are zeroed and the mask is redrawn; checkpoints every 2000", {}, {"reset": 500, "checkpoint": 2000}),
+    ],
+)
+def test_events_in_options_and_in_words(text: str, steps: dict[str, list[float]], periods: dict[str, float]) -> None:
+    events = parse_events([text])
+    assert {k: v.tolist() for k, v in events.steps.items()} == steps
+    assert events.periods == periods
+
+
+def test_a_kind_without_a_step_is_kept_as_such() -> None:
+    assert parse_events(["resume_from_checkpoint"]).unplaced == {"resume"}
+    assert not parse_events(["none"]).told
+
+
+def test_a_checkpoint_directory_and_a_list(tmp_path: Path) -> None:
+    for name in ("step-500", "step-1000", "latest"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    assert parse_events([str(tmp_path / "run")]).steps["checkpoint"].tolist() == [500, 1000]
+    (tmp_path / "list").write_text("100\n200\neval=50\n")
+    events = parse_events([str(tmp_path / "list")])
+    assert events.steps["checkpoint"].tolist() == [100, 200] and events.steps["eval"].tolist() == [50]
+
+
+@pytest.mark.parametrize("text", ["lunch=12", "checkpoint=soon", "eval=every:x"])
+def test_what_is_no_event_is_refused(text: str) -> None:
+    with pytest.raises(DataError):
+        parse_events([text])
+
+
+def test_chance_is_binomial() -> None:
+    assert at_least(2, 2, 0.01) == pytest.approx(1e-4)
+    assert at_least(1, 10, 0.1) == pytest.approx(1 - 0.9**10)
+    assert at_least(0, 5, 0.5) == 1.0 and math.isclose(at_least(3, 3, 1.0), 1.0)
+
+
+def spiky(places: list[int], n: int = 1200) -> list[dict[str, float]]:
+    loss = (1 + 5 * np.exp(-np.arange(n) / 100)) * (1 + 0.01 * np.random.default_rng(0).normal(size=n))
+    for place in places:
+        loss[place : place + 8] += np.array([4, 0.2, 3, 0.1, 2, 0.1, 1, 0.5])
+    return [{"step": i + 1, "loss": float(v)} for i, v in enumerate(loss)]
+
+
+def test_spikes_at_two_of_two_checkpoints_are_named(diagnose: Diagnose) -> None:
+    result = diagnose(spiky([501, 901]), "checkpoint=500,900")
+    assert result.verdict.word == "checkpoint_reset" and result.causes[0].cause == "optimizer_state"
+    assert all(f.detail["after_checkpoint"] in (500, 900) for f in result.findings if f.kind == "loss_spike")
+
+
+def test_one_coincidence_is_not_called(diagnose: Diagnose) -> None:
+    result = diagnose(spiky([501, 731]), "checkpoint=500,900")
+    assert result.verdict.word != "checkpoint_reset"
+
+
+def test_an_epoch_at_the_same_steps_confounds(diagnose: Diagnose) -> None:
+    result = diagnose(spiky([501, 901]), "checkpoint=500,900", "epoch=500,900")
+    assert result.verdict.word != "checkpoint_reset"
+    cause = next(c for c in result.causes if c.cause == "optimizer_state")
+    assert cause.confidence <= 0.3 and any("epoch" in text for text in cause.against)
+
+
+def test_a_level_that_rises_at_the_resume(diagnose: Diagnose) -> None:
+    rows = spiky([])
+    for row in rows[600:]:
+        row["loss"] += 4.0
+    result = diagnose(rows, "resume=600")
+    assert result.verdict.word == "checkpoint_reset" and result.causes[0].cause == "weights"
