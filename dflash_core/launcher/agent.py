@@ -119,8 +119,8 @@ class RankAgent(SimpleElasticAgent):
         if peers.any_stopped:
             supervision.others_stopped()
         peers.tell("left", supervision.stopped, supervision.failure)
-        # The store is node 0's, and the others read it until they leave.
-        serving = self._options.node_rank == 0
+        # The store is node 0's, and the others read it until they leave; who hasn't even ended isn't waited for again.
+        serving = self._options.node_rank == 0 and peers.all_have("ended")
         _wait_until(lambda: peers.is_told and (peers.all_have("left") or not serving), _LINGER_S)
 
     def _given_up(self) -> bool:

@@ -14,9 +14,9 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-def stop_when_parent_dies() -> None:
-    """Have the kernel send this process SIGTERM when the thread that started it ends, whatever ended that."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def stop_when_parent_dies(number: int = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends, whatever ended that; 0: none."""
+    _prctl(PR_SET_PDEATHSIG, number)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import time
 from dflash_core.launcher.options import GRACE_S
 from dflash_core.launcher.processes import stop_when_parent_dies
 
-_POLL_S = 1.0
+_POLL_S = 0.5
 
 
 def is_rank() -> bool:
@@ -22,17 +22,19 @@ def obey_launcher() -> None:
     Until training puts its own handlers, SIGTERM and SIGINT end the process as they do by default: there is nothing to save,
     and a handler in Python isn't reached while ranks wait for each other in C++.
 
-    When the launcher dies, the kernel sends SIGTERM, so that the ranks save; torchrun doesn't see to that, and its ranks train
-    on without it. The thread is for a rank that hangs in a collective, which no signal but SIGKILL ends.
+    When the launcher dies, the rank stops as by SIGTERM, so that it saves; torchrun doesn't see to that, and its ranks train on
+    without it. The kernel's own signal is given up for a thread: when a process with several threads is killed, the kernel
+    sends it for one after the other, and the second would interrupt the save. A rank that hangs is killed.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    stop_when_parent_dies()
-    threading.Thread(target=_kill_orphan, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_orphan, args=(os.getppid(),), daemon=True).start()
+    stop_when_parent_dies(0)
 
 
-def _kill_orphan(launcher: int) -> None:
+def _end_orphan(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(_POLL_S)
+    os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)
