@@ -1,3 +1,9 @@
-"""Shared by all tests: the environment of third-party programs, set before any of them is imported."""
+"""Shared by all tests: the environment of third-party programs, set before any of them is imported, and Ctrl-C."""
+
+import signal
 
 import tasks.environment  # noqa: F401
+
+# A shell starts what it puts in the background with SIGINT ignored, and the tests of Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
