@@ -25,7 +25,7 @@ ALLOWED = {
     "stages": INPUTS | {"distributed", "training", "checkpoint", "evaluation", "report", "launcher", "diagnosis", "stages"},
     "launcher": BASE | {"launcher"},
     "doctor": BASE,
-    "plan_estimate": INPUTS | {"checkpoint", "stages.layout"},
+    "plan_estimate": INPUTS | {"distributed", "training", "checkpoint", "evaluation", "stages.layout"},
     "cli": BASE | {"stages", "doctor", "plan_estimate"},
     "__main__": {"cli"},
     "__init__": set(),
