@@ -42,5 +42,7 @@ def test_every_conversation_file_is_a_dependency() -> None:
 
 
 def test_the_shipped_configurations_are_valid() -> None:
-    for path in (PROJECT / "params.yaml", *(PROJECT / "profiles").glob("*.yaml")):
+    for path in (PROJECT / "profiles").glob("*.yaml"):
+        load_config(path)
+    for path in (PROJECT / "params.yaml", PROJECT / "profiles/smoke.yaml"):
         assert load_config(path).training.max_steps is not None  # both end in minutes

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +25,8 @@ from torch import Tensor
 from dflash_core.distributed.world import World
 from dflash_core.errors import DflashError, PipelineError
 
-FEATURES, FAILED = 0, 1
-GRANT, STOP = 1, 2
+FEATURES, FAILED, STOPPED = 0, 1, 2  # kinds of header
+GRANT, STOP = 1, 2  # words
 # Micro-batches that one team may have on the way to one drafter rank: one in the network, one in work.
 CREDITS = 2
 _MICROSECONDS = 1e6
@@ -54,13 +54,14 @@ def units_of_step(first_number: int, step: int, counts: Sequence[int], world: Wo
 
 
 class FeatureReceiver:
-    """A drafter rank's end; used by one thread. `busy_s` and `idle_s` are what the teams say of themselves, averaged."""
+    """A drafter rank's end; used by one thread, `stop` by any. `busy_s` and `idle_s` are what the teams say of themselves, averaged."""
 
     def __init__(self, world: World, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self._world, self._width, self._dtype, self._device = world, width, dtype, device
         self.busy_s = self.idle_s = 0.0
         self.stop_requested = False  # a target rank has got a signal
         self._greeted = False
+        self._ended: set[int] = set()  # leaders that have sent their last
         # Words that may still be on the way must not be freed; older ones have been taken.
         self._words: deque[tuple[dist.Work, Tensor]] = deque(maxlen=(CREDITS + 2) * len(world.teams))
 
@@ -73,31 +74,52 @@ class FeatureReceiver:
         if not self._greeted:
             self._greet()
         source = unit.team(self._world)[0]
-        header = torch.empty(8, dtype=torch.int64)
-        self._wait(lambda: dist.recv(header, source, self._world.messages), unit, source)
-        kind, number, *shape, busy, idle, stop = header.tolist()
+        with _named_loss(self._world, f"features of step {unit.step}, micro-batch {unit.place}", source):
+            (kind, number, *shape, busy, idle, stop), content = self._take(source)
         if kind == FAILED:
-            raise PipelineError(f"{self._world.name(source)} failed at step {unit.step}: {self._read_text(source, number)}")
+            raise PipelineError(f"{self._world.name(source)} failed at step {unit.step}: {content.numpy().tobytes().decode()}")
         found, expected = (number, *shape), (unit.number, *shape_BT, self._width)
-        if found != expected:
+        if kind == STOPPED or found != expected:
+            what = "its end" if kind == STOPPED else f"micro-batch {found[0]} of shape {found[1:]}"
             raise PipelineError(
-                f"{self._world.name(source)} sent micro-batch {found[0]} of shape {found[1:]}, {self._world.name(self._world.rank)} "
-                f"expected {expected[0]} of shape {expected[1:]}. Do all nodes read the same data? Resume, and report it."
+                f"{self._world.name(source)} sent {what}, {self._world.name(self._world.rank)} expected micro-batch {expected[0]} of "
+                f"shape {expected[1:]}. Do all nodes read the same data? Resume, and report it."
             )
-        features_BTF = torch.empty(*shape, dtype=self._dtype, device=self._device)
-        self._wait(lambda: dist.recv(features_BTF, source, self._world.features), unit, source)
         self.busy_s += busy / _MICROSECONDS / len(self._world.teams)
         self.idle_s += idle / _MICROSECONDS / len(self._world.teams)
         self.stop_requested |= bool(stop)
-        self._send_word(source, GRANT)
-        return features_BTF
+        with _named_loss(self._world, f"features of step {unit.step}, micro-batch {unit.place}", source):
+            self._send_word(source, GRANT)
+        return content
 
     def stop(self) -> None:
-        """Tell all teams that the drafter ranks have stopped, and wait until they know. A team that is gone needs no telling."""
-        words = [self._send_word(team[0], STOP) for team in self._world.teams]
-        for work in words:
+        """Tell all teams that the drafter ranks stop. They send no more, and the thread that waits for them ends."""
+        for team in self._world.teams:
+            with suppress(RuntimeError):  # a team that is gone needs no telling
+                self._send_word(team[0], STOP)
+
+    def drain(self) -> None:
+        """After `stop`, when the receiving thread has ended: take what is still on the way, since the teams wait until it is taken."""
+        for team in self._world.teams:
             with suppress(RuntimeError):
-                work.wait()
+                while team[0] not in self._ended:
+                    self._take(team[0])
+
+    def _take(self, source: int) -> tuple[list[int], Tensor]:
+        """A team's next header, and what follows it: features, or the text of an error."""
+        header = torch.empty(8, dtype=torch.int64)
+        dist.recv(header, source, self._world.messages)
+        kind, number, *shape, _, _, _ = header.tolist()
+        content = torch.empty(0)
+        if kind == STOPPED:
+            self._ended.add(source)
+        elif kind == FAILED:
+            content = torch.empty(number, dtype=torch.uint8)
+            dist.recv(content, source, self._world.messages)
+        else:
+            content = torch.empty(*shape, dtype=self._dtype, device=self._device)
+            dist.recv(content, source, self._world.features)
+        return header.tolist(), content
 
     def _greet(self) -> None:
         self._greeted = True
@@ -105,23 +127,10 @@ class FeatureReceiver:
             for _ in range(CREDITS):
                 self._send_word(team[0], GRANT)
 
-    def _send_word(self, destination: int, word: int) -> dist.Work:
+    def _send_word(self, destination: int, word: int) -> None:
         """Without waiting: the last credits are never taken, since no micro-batch is left for them."""
         tensor = torch.tensor([word])
-        work = dist.isend(tensor, destination, self._world.messages)
-        self._words.append((work, tensor))
-        return work
-
-    def _wait(self, receive: Callable[[], object], unit: Unit, source: int) -> None:
-        try:
-            receive()
-        except RuntimeError as error:
-            raise lost(self._world, f"features of step {unit.step}, micro-batch {unit.place}", source, error) from None
-
-    def _read_text(self, source: int, length: int) -> str:
-        text = torch.empty(length, dtype=torch.uint8)
-        dist.recv(text, source, self._world.messages)
-        return text.numpy().tobytes().decode()
+        self._words.append((dist.isend(tensor, destination, self._world.messages), tensor))
 
 
 class FeatureSender:
@@ -129,19 +138,15 @@ class FeatureSender:
 
     def __init__(self, world: World, stop_requested: Callable[[], bool]) -> None:
         self._world, self._stop_requested = world, stop_requested
-        self._on_the_way: dict[int, deque[tuple[Sequence[dist.Work], tuple[Tensor, ...]]]] = {}
+        self._on_the_way: dict[int, deque[tuple[Sequence[dist.Work], tuple[Tensor, ...]]]] = {rank: deque() for rank in world.drafter_ranks}
         self._idle_s = 0.0
 
     def wait_for_credit(self, unit: Unit) -> int:
-        """Block until the drafter rank has room: GRANT, or STOP where it has stopped."""
-        word = torch.empty(1, dtype=torch.int64)
+        """Block until the drafter rank has room: GRANT, or STOP where it has stopped. Raises PipelineError as all methods do."""
         began = time.perf_counter()
-        try:
-            dist.recv(word, unit.drafter, self._world.messages)
-        except RuntimeError as error:
-            raise lost(self._world, f"room for step {unit.step}, micro-batch {unit.place}", unit.drafter, error) from None
+        word = self._hear(unit.drafter, f"room for step {unit.step}, micro-batch {unit.place}")
         self._idle_s += time.perf_counter() - began
-        return int(word)
+        return word
 
     def send(self, unit: Unit, features_BTF: Tensor, busy_s: float) -> None:
         """Start sending. Buffers are kept until a later credit proves that they have arrived."""
@@ -149,28 +154,48 @@ class FeatureSender:
         times = [int(busy_s * _MICROSECONDS), int(self._idle_s * _MICROSECONDS)]
         header = torch.tensor([FEATURES, unit.number, *features_BTF.shape, *times, int(self._stop_requested())])
         self._idle_s = 0.0
-        works = (
-            dist.isend(header, unit.drafter, self._world.messages),
-            dist.isend(features_BTF, unit.drafter, self._world.features),
-        )
-        queue = self._on_the_way.setdefault(unit.drafter, deque())
-        queue.append((works, (header, features_BTF)))
-        if len(queue) > CREDITS:
-            _wait_for(queue.popleft()[0])
+        with _named_loss(self._world, f"micro-batch {unit.place} of step {unit.step} to be taken", unit.drafter):
+            works = (
+                dist.isend(header, unit.drafter, self._world.messages),
+                dist.isend(features_BTF, unit.drafter, self._world.features),
+            )
+            queue = self._on_the_way[unit.drafter]
+            queue.append((works, (header, features_BTF)))
+            if len(queue) > CREDITS:
+                _wait_for(queue.popleft()[0])
 
     def fail(self, unit: Unit, error: Exception) -> None:
-        """Put the error in the unit's place, for the drafter rank that waits for it."""
+        """Put the error in the unit's place, for the drafter rank that waits for it; where that is gone, the caller's own raise remains."""
         message = str(error) if isinstance(error, DflashError) else "".join(traceback.format_exception(error))
         text = torch.frombuffer(bytearray(message.encode()), dtype=torch.uint8)
-        dist.send(torch.tensor([FAILED, len(text), 0, 0, 0, 0, 0, 0]), unit.drafter, self._world.messages)
-        dist.send(text, unit.drafter, self._world.messages)
+        with suppress(RuntimeError):
+            dist.send(torch.tensor([FAILED, len(text), 0, 0, 0, 0, 0, 0]), unit.drafter, self._world.messages)
+            dist.send(text, unit.drafter, self._world.messages)
+
+    def stop(self, told_by: int) -> None:
+        """A drafter rank has said STOP: send the others their end, hear it from them, too, and wait until everything is taken."""
+        header = torch.tensor([STOPPED, 0, 0, 0, 0, 0, 0, 0])
+        for drafter, queue in self._on_the_way.items():
+            with _named_loss(self._world, "the end to be taken", drafter):
+                queue.append(((dist.isend(header, drafter, self._world.messages),), (header,)))
+        for drafter in self._world.drafter_ranks:
+            while drafter != told_by and self._hear(drafter, "its stop") != STOP:
+                pass  # room that it had granted before
+        self.drain()
 
     def drain(self) -> None:
         """Wait until everything has arrived."""
-        for queue in self._on_the_way.values():
-            for works, _ in queue:
-                _wait_for(works)
-        self._on_the_way.clear()
+        for drafter, queue in self._on_the_way.items():
+            with _named_loss(self._world, "the last micro-batches to be taken", drafter):
+                for works, _ in queue:
+                    _wait_for(works)
+            queue.clear()
+
+    def _hear(self, drafter: int, what: str) -> int:
+        word = torch.empty(1, dtype=torch.int64)
+        with _named_loss(self._world, what, drafter):
+            dist.recv(word, drafter, self._world.messages)
+        return int(word)
 
 
 def _wait_for(works: Sequence[dist.Work]) -> None:
@@ -178,10 +203,14 @@ def _wait_for(works: Sequence[dist.Work]) -> None:
         work.wait()
 
 
-def lost(world: World, what: str, source: int, error: RuntimeError) -> PipelineError:
-    """A wait for another rank that ended without an answer, in words."""
-    text = " ".join(str(error).split())
-    why = "is stuck" if "timed out" in text.lower() else "is gone"
-    return PipelineError(
-        f"{world.name(world.rank)} waited for {what} from {world.name(source)}, which {why} ({text[:160]}). Look at that rank's log, then resume."
-    )
+@contextmanager
+def _named_loss(world: World, what: str, source: int) -> Iterator[None]:
+    """A wait for another rank that ends without an answer, in words."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        why = "is stuck" if "timed out" in text.lower() else "is gone"
+        raise PipelineError(
+            f"{world.name(world.rank)} waited for {what} from {world.name(source)}, which {why} ({text[:160]}). Look at that rank's log, then resume."
+        ) from None

@@ -15,12 +15,11 @@ from dflash_core.config import Config
 from dflash_core.distributed.gradients import Alone, DataParallel, FullyShard, Ranks
 from dflash_core.distributed.world import World
 from dflash_core.drafter.model import Drafter
-from dflash_core.errors import Stopped
 from dflash_core.stages.train_inputs import Inputs
 from dflash_core.training.batches import total_steps
 from dflash_core.training.loop import Hooks, Position, Run, is_milestone, train_loop
 from dflash_core.training.optimizer import make_optimizer
-from dflash_core.training.pipeline import Pipeline, ReceivedFeatures, open_pipeline
+from dflash_core.training.pipeline import Pipeline, open_pipeline
 from dflash_core.training.progress import ProgressLine
 from dflash_core.training.records import LogWriter, SilentLog
 from dflash_core.training.serve import serve_features
@@ -67,21 +66,13 @@ def train_drafter(session: Session) -> Position:
     _restore(session, drafter, optimizer)
     drafter.train()
     steps = total_steps(inputs.plan, config)
-    source, begun = inputs.source, session.position
-    receives = isinstance(source, ReceivedFeatures)
-    if receives:
-        source.start(begun.next_sample)
-    try:
-        with (
-            open_pipeline(inputs.plan, inputs.dataset, source, config, world, inputs.target.device, next_sample=begun.next_sample) as pipeline,
-            ProgressLine(steps, begun.step) if world.is_writer else nullcontext() as progress,
-        ):
-            run = _make_run(session, optimizer, ranks, pipeline, progress)
-            return train_loop(run, pipeline.batches, begun, _evaluation_due(session, steps))
-    except Stopped:
-        if receives:
-            source.receiver.stop()
-        raise
+    begun = session.position
+    with (
+        open_pipeline(inputs.plan, inputs.dataset, inputs.source, config, world, inputs.target.device, next_sample=begun.next_sample) as pipeline,
+        ProgressLine(steps, begun.step) if world.is_writer else nullcontext() as progress,
+    ):
+        run = _make_run(session, optimizer, ranks, pipeline, progress)
+        return train_loop(run, pipeline.batches, begun, _evaluation_due(session, steps))
 
 
 def join_ranks(drafter: Drafter, config: Config, world: World) -> Ranks:

@@ -12,6 +12,7 @@ from dflash_core.data.dataset import Dataset
 from dflash_core.data.plan import BatchPlan
 from dflash_core.distributed.transport import FeatureReceiver
 from dflash_core.distributed.world import World
+from dflash_core.errors import Stopped
 from dflash_core.training.batches import CollatedStep, FeatureSource, StepBatch, collated_steps, with_features
 from dflash_core.training.run_ahead import RunAhead
 from dflash_core.training.serve import unit_stream
@@ -34,19 +35,46 @@ class Pipeline:
 def open_pipeline(
     plan: BatchPlan, dataset: Dataset, source: FeatureSource, config: Config, world: World, device: torch.device, *, next_sample: int
 ) -> Iterator[Pipeline]:
-    """Run ahead of the loop from the step that begins at sample `next_sample`; leaving joins both threads."""
+    """Run ahead of the loop from the step that begins at sample `next_sample`; leaving joins both threads.
+
+    Leaving by Stopped ends the stream of received features, too, so that all ranks of the run stop.
+    """
     me = world.drafter_ranks.index(world.rank)
     settings = config.distributed
     limits = (settings.queue_depth, settings.timeout_s)
     steps = collated_steps(plan, dataset, config, next_sample=next_sample, rank=me, num_ranks=len(world.drafter_ranks))
     names = [f"rank {world.rank} ({part})" for part in ("data", "target", "drafter")]
+    receiver = source.receiver if isinstance(source, ReceivedFeatures) else None
+    totals = {"idle": lambda: ahead.channel.blocked_s}
+    if receiver:
+        source.start(next_sample)
+        totals = {"busy": lambda: receiver.busy_s, "idle": lambda: receiver.idle_s}
     with RunAhead(steps, names[0], names[1], *limits) as collated:
-        totals = {"idle": lambda: ahead.channel.blocked_s}
-        if isinstance(source, ReceivedFeatures):
-            totals = {"busy": lambda: source.receiver.busy_s, "idle": lambda: source.receiver.idle_s}
         ahead = RunAhead(with_features(collated, source, config, SideStream(device), **totals), names[1], names[2], *limits)
-        with ahead:
+        with _stream_ends(receiver), ahead, _stream_stops(receiver):
             yield Pipeline(collated, ahead)
+
+
+@contextmanager
+def _stream_stops(receiver: FeatureReceiver | None) -> Iterator[None]:
+    """Before the join of the thread that receives: it may wait for features that no team will send any more."""
+    try:
+        yield
+    except Stopped:
+        if receiver:
+            receiver.stop()
+        raise
+
+
+@contextmanager
+def _stream_ends(receiver: FeatureReceiver | None) -> Iterator[None]:
+    """After the join, since only one thread may receive."""
+    try:
+        yield
+    except Stopped:
+        if receiver:
+            receiver.drain()
+        raise
 
 
 class ReceivedFeatures:
@@ -58,7 +86,7 @@ class ReceivedFeatures:
         self._units: Iterator | None = None
 
     def start(self, next_sample: int) -> None:
-        """Where the session begins; call once before the first features."""
+        """Where the session begins; called once, before the first features."""
         stream = unit_stream(self._plan, self._config, self._world, next_sample)
         self._units = (unit for unit, _, _ in stream if unit.drafter == self._world.rank)
 

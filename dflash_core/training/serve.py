@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,15 +15,6 @@ from dflash_core.distributed.world import World
 from dflash_core.errors import Stopped
 from dflash_core.training.batches import FeatureSource, pad_ids, total_steps
 from dflash_core.training.run_ahead import RunAhead
-
-
-@dataclass(frozen=True)
-class Order:
-    """One unit with the tokens it is made of."""
-
-    unit: Unit
-    rows: tuple[int, ...]
-    input_ids_BT: Tensor
 
 
 def unit_stream(plan: BatchPlan, config: Config, world: World, next_sample: int) -> Iterator[tuple[Unit, Sequence[int], int]]:
@@ -58,21 +48,25 @@ def serve_features(
     Raises:
         Stopped: the drafter ranks stopped after a signal.
         PipelineError: a drafter rank is gone or stuck.
-        Exception: of the target's forward, after it was handed to the drafter rank that waits.
+        Exception: of the data or the target's forward, after it was handed to the drafter rank that waits.
     """
 
-    def orders() -> Iterator[Order]:
-        for unit, rows, length in unit_stream(plan, config, world, next_sample):
-            if unit.team(world) == world.team:
-                yield Order(unit, tuple(rows), pad_ids([dataset.sample(row).input_ids for row in rows], length))
+    def own_units() -> Iterator[tuple[Unit, Sequence[int], int]]:
+        return (item for item in unit_stream(plan, config, world, next_sample) if item[0].team(world) == world.team)
+
+    def tokens() -> Iterator[Tensor]:
+        for _, rows, length in own_units():
+            yield pad_ids([dataset.sample(row).input_ids for row in rows], length)
 
     sender = FeatureSender(world, stop_requested)
     settings = config.distributed
-    with RunAhead(orders(), "data", f"rank {world.rank} (target)", settings.queue_depth, settings.timeout_s) as stream:
-        for order in stream:
-            if _agreed_word(world, sender, order.unit) == STOP:
+    with RunAhead(tokens(), "data", f"rank {world.rank} (target)", settings.queue_depth, settings.timeout_s) as stream:
+        for unit, rows, _ in own_units():
+            if _agreed_word(world, sender, unit) == STOP:
+                if world.leads_team:
+                    sender.stop(unit.drafter)
                 raise Stopped("The drafter ranks stopped after a signal and saved. Resume to go on.")
-            _serve_one(world, sender, source, order)
+            _serve_one(world, sender, source, unit, rows, stream)
         if world.leads_team:
             sender.drain()
 
@@ -87,13 +81,16 @@ def _agreed_word(world: World, sender: FeatureSender, unit: Unit) -> int:
     return int(word)
 
 
-def _serve_one(world: World, sender: FeatureSender, source: FeatureSource, order: Order) -> None:
-    began = time.perf_counter()
+def _serve_one(
+    world: World, sender: FeatureSender, source: FeatureSource, unit: Unit, rows: Sequence[int], tokens: Iterator[Tensor]
+) -> None:
     try:
-        features_BTF = source(order.rows, order.input_ids_BT)
+        input_ids_BT = next(tokens)
+        began = time.perf_counter()
+        features_BTF = source(rows, input_ids_BT)
     except Exception as error:
         if world.leads_team:
-            sender.fail(order.unit, error)
+            sender.fail(unit, error)
         raise
     if world.leads_team:
-        sender.send(order.unit, features_BTF, time.perf_counter() - began)
+        sender.send(unit, features_BTF, time.perf_counter() - began)
