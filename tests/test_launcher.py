@@ -215,13 +215,21 @@ def test_a_rank_that_does_not_listen_yet_counts_as_stopped(script, tmp_path: Pat
 
 def test_who_does_not_stop_is_killed_and_named(script, tmp_path: Path) -> None:
     when(all_ready(tmp_path), interrupt_us(signal.SIGTERM))
-    with pytest.raises(RunFailed, match=r"^Ranks 1 on \S+ did not stop within 1 s") as caught:
+    with pytest.raises(RunFailed, match=r"^ranks 1 on \S+ did not stop within 1 s") as caught:
         launch(
             script("listen(); wait(60 if rank == 0 else 0); time.sleep(60 * rank); sys.exit(4)"),
             LaunchOptions(nproc=2, grace_s=1),
             tmp_path,
         )
     assert caught.value.exit_code == 1
+
+
+def test_ranks_killed_on_another_node_are_named_here(script, tmp_path: Path, start_node) -> None:
+    worker = script("listen(); wait(60 if rank == 1 else 0); time.sleep(60 * rank); sys.exit(4)")
+    endpoint = free_endpoint()
+    start_node(worker, nnodes=2, node_rank=1, rdzv_endpoint=endpoint, grace_s=1)
+    with pytest.raises(RunFailed, match=r"^ranks 1 on \S+ did not stop within 1 s"):
+        launch(worker, LaunchOptions(nproc=1, nnodes=2, rdzv_endpoint=endpoint), tmp_path / "ranks")
 
 
 def test_a_second_interrupt_kills(script, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Supervision:
     def __init__(self, ranks: Sequence[RankProcess], output: RankOutput, grace_s: float) -> None:
         self._ranks, self._output, self._grace_s = ranks, output, grace_s
         self._timetable: list[tuple[float, int]] | None = None
+        self._began = 0.0  # wall clock
         self._asked: int | None = None
         self._others_stopped = False
         self._other_failures: list[Failure] = []
@@ -49,7 +50,11 @@ class Supervision:
     @property
     def failure(self) -> Failure | None:
         """The root cause among this node's ranks."""
-        return min(map(self._failure_of, filter(self._has_failed, self._ranks)), key=lambda f: f.order, default=None)
+        failures = [self._failure_of(rank) for rank in self._ranks if self._has_failed(rank)]
+        overdue = [rank for rank in self._ranks if rank.code == -signal.SIGKILL and signal.SIGKILL in rank.sent]
+        if overdue:
+            failures.append(self._overdue(overdue))
+        return min(failures, key=lambda f: f.order, default=None)
 
     def ask_to_stop(self, number: int) -> None:
         """A signal has come to us: pass it on once. A second Ctrl-C, by someone who doesn't want to wait, kills."""
@@ -70,6 +75,7 @@ class Supervision:
         """Send what is due."""
         if self._timetable is None:
             self._timetable = self._new_timetable()
+            self._began = time.time()
         while self._timetable and self._timetable[0][0] <= time.monotonic():
             _, number = self._timetable.pop(0)
             for rank in self._ranks:
@@ -98,9 +104,6 @@ class Supervision:
         """
         if failure := self._root_cause():
             raise RunFailed(failure)
-        overdue = [r.rank for r in self._ranks if r.code == -signal.SIGKILL]
-        if overdue:
-            raise RunFailed(self._overdue(overdue))
         if self.stopped or self._others_stopped:
             saved = [r.rank for r in self._ranks if r.code == Stopped.exit_code]
             raise Stopped(self._output.last_words(saved[0]) if saved else "Stopped. Run the same command again to go on.")
@@ -109,13 +112,14 @@ class Supervision:
         here = self.failure
         return min([here, *self._other_failures] if here else self._other_failures, key=lambda f: f.order, default=None)
 
-    def _overdue(self, ranks: list[int]) -> Failure:
+    def _overdue(self, ranks: list[RankProcess]) -> Failure:
+        ended_at = max(rank.ended_at for rank in ranks)
         sentence = (
-            f"Ranks {_listed(ranks)} on {socket.gethostname()} did not stop within {self._grace_s:g} s and were killed, "
-            f"so nothing was saved after the newest checkpoint. Look into {self._output.directory} for what they waited for; "
-            "run the same command again to resume."
+            f"ranks {_listed([rank.rank for rank in ranks])} on {socket.gethostname()} did not stop within "
+            f"{ended_at - self._began:.0f} s and were killed; the newest checkpoint stands. "
+            f"Look into {self._output.directory} for what they waited for; run the same command again to resume."
         )
-        return Failure(sentence=sentence, exit_code=1, at=time.time())
+        return Failure(sentence=sentence, exit_code=1, at=ended_at)
 
     def _ended_by_us(self, rank: RankProcess) -> bool:
         return rank.code is not None and -rank.code in rank.sent and rank.code != -signal.SIGKILL

@@ -14,6 +14,7 @@ from dflash_core.plan_estimate.duration import assumed_seconds, step_seconds
 from dflash_core.plan_estimate.items import WORDS, Item, peak
 from dflash_core.plan_estimate.memory import Place, memory_items
 from dflash_core.plan_estimate.probe import Rates, measure_rates
+from dflash_core.plan_estimate.sizes import width_of
 from dflash_core.plan_estimate.sizing import Sizing, sizings_of
 from dflash_core.plan_estimate.verdict import disk_here, gpu_here, gpu_verdict, here_verdict, memory_here
 
@@ -107,6 +108,8 @@ def _run_table(sizings: Sequence[Sizing]) -> Table:
     table.add_row("captured layers", escape(str(list(spec.target_layer_ids))), f"of the target's {spec.num_target_layers}")
     table.add_row("ranks", ranks, f"placement {sizing.config.distributed.placement}, {sizing.config.distributed.parallel}")
     table.add_row("optimizer steps", f"{workload.steps:,}" if workload.steps else "not known yet", known)
+    weights = width_of(sizing.config.evaluation.dtype) * (sizing.target.total + sizing.drafter.total)
+    table.add_row("stage evaluate", _gigabytes(weights), f"target and drafter in {sizing.config.evaluation.dtype}, in a process of its own")
     table.add_row("a step", f"{workload.step_tokens:,.0f} tokens, {workload.step_anchors:,.0f} anchors", "with padding, of all ranks")
     return table
 
