@@ -150,7 +150,7 @@ class DistributedConfig(Section):
     placement: Literal["colocated", "split"] = Field(
         "colocated", description="Every rank runs target and drafter, or some ranks run the target only and send its features."
     )
-    target_ranks: PositiveInt | None = Field(None, description="Split: ranks that run the target; null: measured at the start.")
+    target_ranks: PositiveInt | None = Field(None, description="Split: ranks that run the target; null: one target, on tensor_parallel ranks.")
     tensor_parallel: PositiveInt = Field(1, description="Split: target ranks that hold one target together.")
     parallel: Literal["ddp", "fsdp2"] = Field("ddp", description="Drafter ranks hold all of the drafter, or a shard each.")
     queue_depth: PositiveInt = Field(2, description="Step batches that may wait in each queue before the drafter.")
@@ -203,6 +203,12 @@ class Config(Section):
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _split_runs_the_target(self) -> "Config":
+        if self.distributed.placement == "split" and self.training.feature_source == "cached":
+            raise ValueError("placement split has ranks that run the target, feature_source cached needs none; set one of them otherwise")
+        return self
 
     @property
     def run_dir(self) -> Path:

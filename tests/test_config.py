@@ -48,3 +48,10 @@ def test_a_setting_without_effect_is_refused(section: str, idle: dict[str, objec
 def test_the_name_of_a_run_stays_below_runs(run: str) -> None:
     with pytest.raises(ConfigError, match="run: "):
         parse_config(TREE | {"run": run}, "test")
+
+
+def test_split_ranks_need_a_target_to_run() -> None:
+    split = {"distributed": {"placement": "split"}}
+    with pytest.raises(ConfigError, match="feature_source cached needs none"):
+        parse_config(TREE | split | {"training": {"feature_source": "cached"}}, "test")
+    assert parse_config(TREE | split, "test").training.feature_source == "online"
