@@ -125,7 +125,7 @@ def train(
     if plan:
         from dflash_core.plan_estimate import print_plan
 
-        print_plan(config)
+        print_plan(config, request.num_ranks(config))
         return
     _say(stage.run(config, request, params, resume=False, debug=context.obj))
 

@@ -471,6 +471,14 @@ def test_the_configuration_launches_and_the_command_line_wins(asked: list[tuple]
     assert asked[1][1] == LaunchOptions(nproc=4, nnodes=2, node_rank=1, rdzv_endpoint="a:1", rdzv_id="x")
 
 
+def test_the_plan_counts_the_ranks_of_all_nodes(asked: list[tuple], monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[int | None] = []
+    monkeypatch.setattr("dflash_core.plan_estimate.print_plan", lambda config, num_ranks: planned.append(num_ranks))
+    for arguments in ([], ["--nproc", "8"], ["--nproc", "8", "--nnodes", "2"]):
+        assert cli.main(["train", "--plan", *arguments]) == 0
+    assert (planned, asked) == ([None, 8, 16], [])
+
+
 def test_a_rank_trains_instead_of_launching(asked: list[tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "params.yaml").write_text(CONFIG.format(nproc=2))
     monkeypatch.setenv("RANK", "0")

@@ -62,6 +62,7 @@ class Supervision:
             self._asked = number
         elif number == signal.SIGINT:
             self._timetable = [(time.monotonic(), signal.SIGKILL)]
+            self._began = self._began or time.time()
 
     def others_stopped(self) -> None:
         """Ranks of another node have saved and ended."""
@@ -75,7 +76,7 @@ class Supervision:
         """Send what is due."""
         if self._timetable is None:
             self._timetable = self._new_timetable()
-            self._began = time.time()
+            self._began = time.time() if self._timetable else 0.0
         while self._timetable and self._timetable[0][0] <= time.monotonic():
             _, number = self._timetable.pop(0)
             for rank in self._ranks:

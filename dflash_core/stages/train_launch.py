@@ -20,6 +20,11 @@ class Request:
     rdzv_id: str | None = None
     grace_s: float = GRACE_S
 
+    def num_ranks(self, config: Config) -> int | None:
+        """Processes of the run, for an estimate; None where no number is given."""
+        nproc = self.nproc or config.distributed.nproc
+        return nproc and nproc * self.nnodes
+
     def options(self, config: Config) -> LaunchOptions | None:
         """The launch; None to train in this process, as a rank always does: the configuration is the launcher's, too."""
         if is_rank():
