@@ -76,7 +76,10 @@ class DPace:
         """w_BAS, zero at masked slots."""
         smoothed_BAS = ((1.0 - self.alpha) * torch.exp(-ce_BAS) + self.alpha).masked_fill(~mask_BAS, 1.0)
         accepted_BAS = smoothed_BAS.cumprod(dim=-1) * mask_BAS
-        return accepted_BAS.flip(-1).cumsum(dim=-1).flip(-1) * mask_BAS
+        # A product with ones, since CUDA has no deterministic cumsum of floats, and a run wants deterministic kernels.
+        slots = accepted_BAS.shape[-1]
+        later_SS = torch.ones(slots, slots, device=accepted_BAS.device).tril()
+        return (accepted_BAS @ later_SS) * mask_BAS
 
 
 def make_objective(config: ObjectiveConfig, block_size: int) -> Objective:

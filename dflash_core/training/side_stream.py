@@ -18,15 +18,22 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self._stream is not None:  # whatever was begun here before, such as the target's weights on their way to the GPU
+            self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def run(self, compute: Callable[[], T]) -> tuple[T, "Ready"]:
-        """Compute on the side stream. Hand the result over with its `Ready`, which the consumer waits for."""
+        """Compute on the side stream; returns when it is done. Hand the result over with its `Ready`, which the consumer calls.
+
+        Waiting here costs the start of the next kernels, and makes times and queue depths those of the work done.
+        """
         if self._stream is None:
             return compute(), NOW
+        torch.cuda.set_device(self._stream.device)  # every thread begins on GPU 0, where the rank has no business
         with torch.cuda.stream(self._stream):
             result = compute()
-            event = torch.cuda.Event()
+            event = torch.cuda.Event(blocking=True)  # sleeps instead of taking a core from the loop
             event.record()
+        event.synchronize()
         return result, Ready(event)
 
 
@@ -43,7 +50,8 @@ class Ready:
         stream = torch.cuda.current_stream()
         stream.wait_event(self._event)
         for tensor in tensors:
-            tensor.record_stream(stream)
+            if tensor.is_cuda:  # features from a cache are on the CPU
+                tensor.record_stream(stream)
 
 
 NOW = Ready(None)
