@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from dflash_core.config import DistributedConfig
-from dflash_core.errors import ConfigError
+from dflash_core.errors import ConfigError, PipelineError, Stopped
 
 LEADER = 0
 
@@ -145,20 +145,61 @@ def split_ranks(config: DistributedConfig, size: int, target_ranks: int | None =
 def join_processes(config: DistributedConfig) -> Iterator[tuple[int, int]]:
     """Join the process group that torchrun announced in the environment; yields (rank, size), (0, 1) where it did not.
 
-    gloo carries CPU tensors everywhere; on a GPU node NCCL carries the device's.
+    gloo carries CPU tensors everywhere; on a GPU node NCCL carries the device's. Its communicators are made when they are
+    first used, in groups of those that use them: without `device_id`, which would make one of all ranks that nothing uses.
+
+    Raises:
+        ConfigError: more processes on this node than it has GPUs.
+        PipelineError: another rank is gone or stuck.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield 0, 1
         return
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=config.timeout_s))
+    on_gpus = torch.cuda.is_available()
+    if on_gpus:
+        _choose_gpu(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=datetime.timedelta(seconds=config.timeout_s))
+    orderly = False
     try:
-        yield dist.get_rank(), size
+        with naming_lost_ranks(dist.get_rank()):
+            yield dist.get_rank(), size
+        orderly = True
+    except Stopped:
+        orderly = True
+        raise
     finally:
-        dist.destroy_process_group()
+        # NCCL waits here, without a timeout, for transfers that the other side no longer takes part in. After an error
+        # the end of the process is what ends them.
+        if orderly or not on_gpus:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def naming_lost_ranks(rank: int) -> Iterator[None]:
+    """Turns what a communication library raises when another rank is gone or stuck into a PipelineError."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        if not isinstance(error, dist.DistError) and "gloo" not in text and "NCCL" not in text:
+            raise
+        raise PipelineError(
+            f"rank {rank} waited for the other ranks, and one of them {lost_because(text)} ({text[:160]}). "
+            "Look at the log of the rank that ended first, then resume."
+        ) from error
+
+
+def lost_because(text: str) -> str:
+    """What a library's error message says of the rank that was waited for."""
+    return "is stuck" if "timed out" in text.lower() else "is gone"
+
+
+def _choose_gpu(local_rank: int) -> None:
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(f"this node has {count} GPUs and was to run process {local_rank + 1}, expected at most one a GPU. Lower --nproc.")
+    torch.cuda.set_device(local_rank)
 
 
 def make_world(config: DistributedConfig, rank: int, size: int, target_ranks: int | None = None) -> World:

@@ -10,6 +10,7 @@ import torch
 
 from dflash_core.config import Config
 from dflash_core.distributed.gradients import Ranks
+from dflash_core.distributed.world import naming_lost_ranks
 from dflash_core.errors import DataError, PipelineError, Stopped
 from dflash_core.training.batches import StepBatch
 from dflash_core.training.progress import ProgressLine
@@ -96,9 +97,10 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
     Raises:
         Stopped: SIGTERM or SIGINT came; the step was finished and saved.
         NonFiniteError: from the step; nothing was saved after it.
+        PipelineError: a batch is lost or repeated, or another rank.
     """
     try:
-        with StopRequest() as stop:
+        with StopRequest() as stop, naming_lost_ranks(run.ranks.index):
             checkpoint_s = _evaluate(run, position) if evaluation_due else 0.0
             while True:
                 began = time.perf_counter()
@@ -125,6 +127,10 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                         f"{stop.signal_name or 'a signal to another rank'} came; step {position.step} of {run.total_steps} is saved. "
                         "Resume to go on."
                     )
+            if position.step != run.total_steps:
+                raise PipelineError(
+                    f"the pipeline ended after step {position.step}, expected {run.total_steps} steps: batches are lost. Resume, and report it."
+                )
     except Exception as error:
         reason = "signal" if isinstance(error, Stopped) else "error"
         with suppress(DataError):  # a full disk may be what stopped the run; its own message counts
