@@ -55,6 +55,7 @@ class StepOutline:
     epoch: int
     first_sample: int
     next_sample: int
+    sample_ids: tuple[str, ...]
     checksum: int  # of the samples; what the ranks have trained on must add up to it
     tokens: int  # real ones
     padded_tokens: int
@@ -160,12 +161,14 @@ def outline(planned: PlannedStep, step: int, shares: Sequence[Sequence[PlannedMi
     everyone = [micro for share in shares for micro in share]
     rows = [row for micro in everyone for row in micro.rows]
     loads = [sum(micro.padded_length * len(micro.rows) for micro in share) for share in shares]
+    sample_ids = tuple(dataset.sample_id(row) for micro in planned.micro_batches for row in micro.rows)
     return StepOutline(
         step=step,
         epoch=planned.epoch,
         first_sample=planned.first_sample,
         next_sample=planned.next_sample,
-        checksum=checksum(dataset.sample_id(row) for micro in planned.micro_batches for row in micro.rows),
+        sample_ids=sample_ids,
+        checksum=checksum(sample_ids),
         tokens=int(sum(int(dataset.lengths[row]) for row in rows)),
         padded_tokens=sum(loads),
         buckets=tuple(micro.padded_length for micro in everyone),

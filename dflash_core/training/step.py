@@ -113,7 +113,7 @@ def train_step(
         optimizer.zero_grad(set_to_none=True)
         raise NonFiniteError(
             f"step {step_batch.outline.step} has loss {result.loss} and gradient norm {result.grad_norm}, expected finite numbers; "
-            f"its samples are {', '.join(step_batch.sample_ids)}. "
+            f"its samples are {', '.join(step_batch.outline.sample_ids)}. "
             "Weights were not updated; look at these samples, or resume with a lower learning_rate."
         )
     if denominator:
