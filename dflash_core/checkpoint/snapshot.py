@@ -30,17 +30,25 @@ def take_snapshot(
     next_sample: int,
     run_id: str,
     identity: Mapping[str, Any],
-) -> Contents:
+    keep: bool = True,
+) -> Contents | None:
     """Contents at an optimizer boundary. The tensors are the live ones: write them before the next update.
 
-    Shards are gathered, in the order of the names, so every drafter rank calls it.
+    Shards are gathered, in the order of the names, so every drafter rank calls it; one that doesn't write sets `keep` to
+    False, holds one whole tensor at a time, and gets None.
     """
-    moments = {
-        f"{name}.{key}": full(optimizer.state[param][key])
-        for name, param in drafter.named_parameters()
-        if param in optimizer.state
-        for key in _MOMENT_KEYS
-    }
+    moments = gathered(
+        {
+            f"{name}.{key}": optimizer.state[param][key]
+            for name, param in drafter.named_parameters()
+            if param in optimizer.state
+            for key in _MOMENT_KEYS
+        },
+        keep,
+    )
+    weights = gathered(drafter.state_dict(), keep)
+    if not keep:
+        return None
     state = {
         "step": step,
         "next_sample": next_sample,
@@ -48,12 +56,17 @@ def take_snapshot(
         "identity": dict(identity),
         "generators": _generators(),
     }
-    return Contents(step, full_state(drafter), moments, state)
+    return Contents(step, weights, moments, state)
 
 
-def full_state(drafter: nn.Module) -> dict[str, torch.Tensor]:
-    """Whole weights by name; collective where they are sharded."""
-    return {name: full(tensor) for name, tensor in drafter.state_dict().items()}
+def gathered(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
+    """Whole tensors by name, none where not `keep`; collective where they are sharded."""
+    whole = {}
+    for name, tensor in tensors.items():
+        tensor = full(tensor)
+        if keep:
+            whole[name] = tensor
+    return whole
 
 
 def restore(contents: Contents, drafter: nn.Module, optimizer: torch.optim.Optimizer) -> None:

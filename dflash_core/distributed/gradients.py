@@ -193,8 +193,8 @@ class FullyShard(_Group):
 
 
 def full(tensor: Tensor) -> Tensor:
-    """The whole tensor of a shard (collective), or the tensor itself."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """The whole tensor of a shard (collective), on the CPU so that the device holds one at a time; or the tensor itself."""
+    return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
 
 
 def like(own: Tensor, whole: Tensor) -> Tensor:

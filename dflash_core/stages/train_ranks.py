@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from dflash_core.checkpoint.resume import PriorRun
-from dflash_core.checkpoint.snapshot import full_state, restore, take_snapshot
+from dflash_core.checkpoint.snapshot import gathered, restore, take_snapshot
 from dflash_core.checkpoint.store import CheckpointStore, Committed, Contents
 from dflash_core.config import Config
 from dflash_core.distributed.gradients import Alone, DataParallel, FullyShard, Ranks
@@ -95,9 +95,9 @@ def _make_run(
 
     def save(at: Position) -> Committed | None:
         contents = take_snapshot(
-            drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity=inputs.identity
+            drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity=inputs.identity, keep=writes
         )
-        if not writes:
+        if contents is None:
             return None
         committed = store.save(contents)
         passed_over.discard(committed.name)  # it took the place of one
@@ -105,8 +105,8 @@ def _make_run(
         return committed
 
     def measure(step: int) -> Mapping[str, float | None]:
-        measured = _whole_drafter(drafter, ranks)
-        if not writes:
+        measured = _whole_drafter(drafter, ranks, writes)
+        if measured is None:
             return {}
         measured.eval()
         try:
@@ -129,15 +129,17 @@ def _make_run(
     )
 
 
-def _whole_drafter(drafter: Drafter, ranks: Ranks) -> Drafter:
-    """The drafter itself, or a whole copy of a sharded one (collective)."""
+def _whole_drafter(drafter: Drafter, ranks: Ranks, wanted: bool) -> Drafter | None:
+    """The drafter itself, or a whole copy of a sharded one (collective); None where it isn't `wanted`."""
     if not isinstance(ranks, FullyShard):
-        return drafter
-    state = full_state(drafter)
-    if ranks.index > 0:
-        return drafter
-    whole = Drafter(drafter.spec).to(next(iter(state.values())).device)
+        return drafter if wanted else None
+    state = gathered(drafter.state_dict(), wanted)
+    if not wanted:
+        return None
+    with torch.random.fork_rng(devices=[]):  # the weights it draws are not the run's, and a checkpoint holds the generators
+        whole = Drafter(drafter.spec)
     whole.load_state_dict(state)
+    whole.to(next(drafter.parameters()).device)
     return whole
 
 
