@@ -150,7 +150,7 @@ class DistributedConfig(Section):
     placement: Literal["colocated", "split"] = Field(
         "colocated", description="Every rank runs target and drafter, or some ranks run the target only and send its features."
     )
-    target_ranks: PositiveInt | None = Field(None, description="Split: ranks that run the target; null: one target, on tensor_parallel ranks.")
+    target_ranks: PositiveInt | None = Field(None, description="Split: ranks that run the target; null: measured at the start.")
     tensor_parallel: PositiveInt = Field(1, description="Split: target ranks that hold one target together.")
     parallel: Literal["ddp", "fsdp2"] = Field("ddp", description="Drafter ranks hold all of the drafter, or a shard each.")
     queue_depth: PositiveInt = Field(2, description="Step batches that may wait in each queue before the drafter.")
@@ -164,6 +164,8 @@ class DistributedConfig(Section):
             )
         if self.target_ranks is not None and self.target_ranks % self.tensor_parallel:
             raise ValueError(f"target_ranks {self.target_ranks} is no multiple of tensor_parallel {self.tensor_parallel}")
+        if self.target_ranks is None and self.tensor_parallel > 1:
+            raise ValueError(f"tensor_parallel {self.tensor_parallel} leaves target_ranks open, which is measured for 1 only; set target_ranks")
         return self
 
 

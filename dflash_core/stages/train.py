@@ -13,14 +13,16 @@ from typing import Any, Protocol
 
 import torch
 import transformers
+from rich.console import Console
 
 from dflash_core.checkpoint.resume import PriorRun, Resume, RunDirectory, find_prior_run
 from dflash_core.checkpoint.snapshot import check_identity
 from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config
-from dflash_core.distributed.world import LEADER, World, join_processes, make_world
+from dflash_core.distributed.world import LEADER, World, join_processes, make_world, split_ranks
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import DrafterSpec
+from dflash_core.stages.calibrate import calibrate
 from dflash_core.stages.train_inputs import Inputs, open_inputs
 from dflash_core.stages.train_ranks import Session, serve, train_drafter
 from dflash_core.target.ends import TargetEnds
@@ -73,9 +75,13 @@ def train(config: Config, workdir: Path, *, resume: Resume, evaluation: Evaluati
     """
     directory = RunDirectory(workdir / config.run_dir)
     with join_processes(config.distributed) as (rank, size), ExitStack() as stack:
-        world = make_world(config.distributed, rank, size)
-        if world.is_writer:
+        if rank == LEADER:
             find_prior_run(directory, resume)  # refuse before the minutes that loading may take
+        split_ranks(config.distributed, size)  # and a world that is too small for it
+        calibration = calibrate(config, workdir, rank, size)
+        world = make_world(config.distributed, rank, size, calibration.target_ranks if calibration else None)
+        if calibration and world.is_writer:
+            Console(stderr=True).print(calibration.sentence(size), highlight=False, soft_wrap=True)
         make_repeatable(config.training.deterministic, config.training.seed)
         inputs = open_inputs(config, workdir, world)
         log = stack.enter_context(LogWriter(directory.log_path)) if world.is_writer else SilentLog()
@@ -84,7 +90,8 @@ def train(config: Config, workdir: Path, *, resume: Resume, evaluation: Evaluati
             check_identity(prior.identity, inputs.identity, directory.path)
         finished = world.tell(prior is not None and prior.finished)
         if not finished:
-            session = _open_session(config, inputs, world, log, directory.store, prior, evaluation)
+            described = world.describe() | ({"calibration": calibration.describe()} if calibration else {})
+            session = _open_session(config, inputs, world, described, log, directory.store, prior, evaluation)
             position = train_drafter(session) if world.trains else serve(session)
         elif world.is_writer:
             position = position_of(prior)
@@ -98,6 +105,7 @@ def _open_session(
     config: Config,
     inputs: Inputs,
     world: World,
+    described: Mapping[str, Any],
     log: LogWriter | SilentLog,
     store: CheckpointStore,
     prior: PriorRun | None,
@@ -110,7 +118,7 @@ def _open_session(
     taken = world.hand_over(taken, world.target_leader, LEADER) if evaluation else None
     position = world.tell(position_of(prior))
     if world.is_writer:
-        _log_session(config, inputs, world, prior, position, log)
+        _log_session(config, inputs, described, prior, position, log)
     return Session(config, inputs, world, log, store, prior, position, evaluation, taken)
 
 
@@ -122,12 +130,14 @@ def position_of(prior: PriorRun | None) -> Position:
     return Position(state["step"], state["next_sample"])
 
 
-def _log_session(config: Config, inputs: Inputs, world: World, prior: PriorRun | None, position: Position, log: LogWriter) -> None:
+def _log_session(
+    config: Config, inputs: Inputs, world: Mapping[str, Any], prior: PriorRun | None, position: Position, log: LogWriter
+) -> None:
     shared = {
         "total_steps": total_steps(inputs.plan, config),
         "config": config.model_dump(mode="json"),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__},
-        "world": world.describe(),
+        "world": dict(world),
     }
     if prior is None:
         log.append(StartRecord(**log.stamp(0), **shared, samples_per_epoch=len(inputs.dataset), identity=dict(inputs.identity)))

@@ -59,7 +59,7 @@ def open_inputs(config: Config, workdir: Path, world: World | None = None) -> In
         ConfigError, DataError, IdentityError: an input is missing, damaged, or made for another one.
     """
     world = world or World()
-    config = config.model_copy(update={"target": config.target.model_copy(update={"path": str(workdir / config.target.path)})})
+    config = in_workdir(config, workdir)
     dataset = Dataset.open(workdir / layout.PREPARED, "train")
     plan = open_plan(config, dataset, workdir / layout.PLAN)
     target = _load_target(config, world)
@@ -75,6 +75,11 @@ def open_inputs(config: Config, workdir: Path, world: World | None = None) -> In
         objective = make_objective(config.objective, spec.block_size)
         trainee = Trainee(drafter, target, objective, config.training.precision, config.drafter.attention)
     return Inputs(dataset, plan, spec, target, trainee, _feature_source(config, workdir, target, dataset, plan, spec, world), identity)
+
+
+def in_workdir(config: Config, workdir: Path) -> Config:
+    """The same with the target's path as seen from here."""
+    return config.model_copy(update={"target": config.target.model_copy(update={"path": str(workdir / config.target.path)})})
 
 
 def probe_of(dataset: Dataset) -> Probe:
