@@ -14,7 +14,7 @@ Dims: B batch rows, T tokens (padded), F features width.
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dflash_core.distributed.world import World
+from dflash_core.distributed.world import World, lost_because
 from dflash_core.errors import DflashError, PipelineError
 
 FEATURES, FAILED, STOPPED = 0, 1, 2  # kinds of header
@@ -54,7 +54,11 @@ def units_of_step(first_number: int, step: int, counts: Sequence[int], world: Wo
 
 
 class FeatureReceiver:
-    """A drafter rank's end; used by one thread, `stop` by any. `busy_s` and `idle_s` are what the teams say of themselves, averaged."""
+    """A drafter rank's end; used by one thread, `stop` by any.
+
+    `busy_s` and `idle_s` are seconds that teams worked for this rank and were held back before, by the number of teams: the
+    sum over drafter ranks is what an average team did.
+    """
 
     def __init__(self, world: World, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self._world, self._width, self._dtype, self._device = world, width, dtype, device
@@ -62,8 +66,9 @@ class FeatureReceiver:
         self.stop_requested = False  # a target rank has got a signal
         self._greeted = False
         self._ended: set[int] = set()  # leaders that have sent their last
-        # Words that may still be on the way must not be freed; older ones have been taken.
-        self._words: deque[tuple[dist.Work, Tensor]] = deque(maxlen=(CREDITS + 2) * len(world.teams))
+        # A word that nobody has taken is lost when it is freed. What a leader sends answers one word, and it takes them in
+        # order: all but CREDITS and a STOP have been taken. Each has its own, since some may not be needed for long.
+        self._words: dict[int, deque[tuple[dist.Work, Tensor]]] = {team[0]: deque(maxlen=CREDITS + 1) for team in world.teams}
 
     def receive(self, unit: Unit, shape_BT: tuple[int, int]) -> Tensor:
         """features_BTF of the next unit of this rank.
@@ -99,7 +104,10 @@ class FeatureReceiver:
                 self._send_word(team[0], STOP)
 
     def drain(self) -> None:
-        """After `stop`, when the receiving thread has ended: take what is still on the way, since the teams wait until it is taken."""
+        """After the last micro-batch, or after `stop` when the receiving thread has ended: take all up to each team's end.
+
+        A team waits until everything is taken: what nobody takes would be waited for when NCCL's groups are destroyed, for ever.
+        """
         for team in self._world.teams:
             with suppress(RuntimeError):
                 while team[0] not in self._ended:
@@ -130,14 +138,14 @@ class FeatureReceiver:
     def _send_word(self, destination: int, word: int) -> None:
         """Without waiting: the last credits are never taken, since no micro-batch is left for them."""
         tensor = torch.tensor([word])
-        self._words.append((dist.isend(tensor, destination, self._world.messages), tensor))
+        self._words[destination].append((dist.isend(tensor, destination, self._world.messages), tensor))
 
 
 class FeatureSender:
     """A team leader's end; used by one thread."""
 
-    def __init__(self, world: World, stop_requested: Callable[[], bool]) -> None:
-        self._world, self._stop_requested = world, stop_requested
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._on_the_way: dict[int, deque[tuple[Sequence[dist.Work], tuple[Tensor, ...]]]] = {rank: deque() for rank in world.drafter_ranks}
         self._idle_s = 0.0
 
@@ -148,11 +156,11 @@ class FeatureSender:
         self._idle_s += time.perf_counter() - began
         return word
 
-    def send(self, unit: Unit, features_BTF: Tensor, busy_s: float) -> None:
+    def send(self, unit: Unit, features_BTF: Tensor, busy_s: float, stop_requested: bool = False) -> None:
         """Start sending. Buffers are kept until a later credit proves that they have arrived."""
         features_BTF = features_BTF.contiguous()
         times = [int(busy_s * _MICROSECONDS), int(self._idle_s * _MICROSECONDS)]
-        header = torch.tensor([FEATURES, unit.number, *features_BTF.shape, *times, int(self._stop_requested())])
+        header = torch.tensor([FEATURES, unit.number, *features_BTF.shape, *times, int(stop_requested)])
         self._idle_s = 0.0
         with _named_loss(self._world, f"micro-batch {unit.place} of step {unit.step} to be taken", unit.drafter):
             works = (
@@ -174,17 +182,24 @@ class FeatureSender:
 
     def stop(self, told_by: int) -> None:
         """A drafter rank has said STOP: send the others their end, hear it from them, too, and wait until everything is taken."""
+        self._send_end()
+        for drafter in self._world.drafter_ranks:
+            while drafter != told_by and self._hear(drafter, "its stop") != STOP:
+                pass  # room that it had granted before
+        self._drain()
+
+    def finish(self) -> None:
+        """After the last micro-batch: wait until everything is taken, the end as well."""
+        self._send_end()
+        self._drain()
+
+    def _send_end(self) -> None:
         header = torch.tensor([STOPPED, 0, 0, 0, 0, 0, 0, 0])
         for drafter, queue in self._on_the_way.items():
             with _named_loss(self._world, "the end to be taken", drafter):
                 queue.append(((dist.isend(header, drafter, self._world.messages),), (header,)))
-        for drafter in self._world.drafter_ranks:
-            while drafter != told_by and self._hear(drafter, "its stop") != STOP:
-                pass  # room that it had granted before
-        self.drain()
 
-    def drain(self) -> None:
-        """Wait until everything has arrived."""
+    def _drain(self) -> None:
         for drafter, queue in self._on_the_way.items():
             with _named_loss(self._world, "the last micro-batches to be taken", drafter):
                 for works, _ in queue:
@@ -210,7 +225,7 @@ def _named_loss(world: World, what: str, source: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         text = " ".join(str(error).split())
-        why = "is stuck" if "timed out" in text.lower() else "is gone"
         raise PipelineError(
-            f"{world.name(world.rank)} waited for {what} from {world.name(source)}, which {why} ({text[:160]}). Look at that rank's log, then resume."
+            f"{world.name(world.rank)} waited for {what} from {world.name(source)}, which {lost_because(text)} ({text[:160]}). "
+            "Look at that rank's log, then resume."
         ) from None

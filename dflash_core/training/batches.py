@@ -81,8 +81,8 @@ class StepBatch:
     outline: StepOutline
     micro_batches: tuple[MicroBatch, ...]
     noise_std: float
-    target_s: float = 0.0  # seconds of the target's work
-    target_idle_s: float = 0.0  # seconds that it was held back before
+    target_s: float = 0.0  # seconds of the target's work, in parts that add up over ranks
+    target_idle_s: float = 0.0  # seconds that it was held back before, likewise
     ready: Ready = NOW
 
     @property

@@ -56,6 +56,8 @@ class Timing:
     data_wait_s: float
     drafter_s: float
     checkpoint_s: float
+    target_s: float
+    target_idle_s: float
 
 
 class Queues(Protocol):
@@ -112,16 +114,17 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                 ready = time.perf_counter()
                 rate = learning_rate(batch.outline.step, run.total_steps, run.config.training)
                 result = train_step(run.trainee, run.optimizer, batch, rate, run.config.training, run.ranks)
-                timing = Timing(ready - began, time.perf_counter() - ready, checkpoint_s)
+                drafter_s = time.perf_counter() - ready
+                # Whether to stop is read once, and agreed on: all ranks must stop after the same step, and a signal during a
+                # milestone must wait for the next step's save.
+                stopping, *target_times = run.ranks.sum([stop.requested or run.stop_elsewhere(), batch.target_s, batch.target_idle_s])
+                timing = Timing(ready - began, drafter_s, checkpoint_s, *target_times)
                 position = Position(batch.outline.step, batch.outline.next_sample)
                 record = step_record(run.log, batch, result, timing, depths)
                 run.log.append(record)
                 if run.progress:
                     run.progress.update(record)
-                # Read once, and agreed on: all ranks must stop after the same step, and a signal during a milestone
-                # must wait for the next step's save.
-                stopping = run.ranks.sum([stop.requested or run.stop_elsewhere()])[0] > 0
-                checkpoint_s = _milestone(run, position, stopping)
+                checkpoint_s = _milestone(run, position, stopping > 0)
                 if stopping:
                     raise Stopped(
                         f"{stop.signal_name or 'a signal to another rank'} came; step {position.step} of {run.total_steps} is saved. "
@@ -177,8 +180,6 @@ def step_record(
         hs_queue_depth=depths[0],
         prefetch_queue_depth=depths[1],
         tok_per_s=outline.tokens / (timing.data_wait_s + timing.drafter_s),
-        target_s=batch.target_s,
-        target_idle_s=batch.target_idle_s,
         **vars(timing),
     )
 

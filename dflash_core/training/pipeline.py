@@ -1,5 +1,6 @@
 """Data and features of a drafter rank, each in a thread of its own, a bounded number of steps ahead of the loop."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,14 +46,22 @@ def open_pipeline(
     steps = collated_steps(plan, dataset, config, next_sample=next_sample, rank=me, num_ranks=len(world.drafter_ranks))
     names = [f"rank {world.rank} ({part})" for part in ("data", "target", "drafter")]
     receiver = source.receiver if isinstance(source, ReceivedFeatures) else None
-    totals = {"idle": lambda: ahead.channel.blocked_s}
+    targets = len(world.drafter_ranks)  # each has its own; the sum over ranks is then what an average one did
+    totals = {"busy": lambda: time.perf_counter() / targets, "idle": lambda: ahead.channel.blocked_s / targets}
     if receiver:
         source.start(next_sample)
         totals = {"busy": lambda: receiver.busy_s, "idle": lambda: receiver.idle_s}
     with RunAhead(steps, names[0], names[1], *limits) as collated:
-        ahead = RunAhead(with_features(collated, source, config, SideStream(device), **totals), names[1], names[2], *limits)
+        stream = with_features(collated, source, config, SideStream(device), **totals)
+        ahead = RunAhead(_drained(stream, receiver) if receiver else stream, names[1], names[2], *limits)
         with _stream_ends(receiver), ahead, _stream_stops(receiver):
             yield Pipeline(collated, ahead)
+
+
+def _drained(stream: Iterator[StepBatch], receiver: FeatureReceiver) -> Iterator[StepBatch]:
+    """The stream, and then the teams' end, so that they need not wait for the loop's."""
+    yield from stream
+    receiver.drain()
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class StepRecord(Record):
     prefetch_queue_depth: int  # collated steps that waited for the target
     tok_per_s: float
     data_wait_s: float  # the drafter waited for this batch
-    target_s: float  # the target worked on this batch, at the same time as the drafter where it runs ahead
+    target_s: float  # the target (an average one of several) worked on this batch, while the drafter did where it runs ahead
     drafter_s: float
     checkpoint_s: float  # blocked by a save or an evaluation since the step before
     target_idle_s: float = 0.0  # the target was held back by a full queue before this batch

@@ -58,39 +58,42 @@ def serve_features(
         for _, rows, length in own_units():
             yield pad_ids([dataset.sample(row).input_ids for row in rows], length)
 
-    sender = FeatureSender(world, stop_requested)
+    sender = FeatureSender(world)
     settings = config.distributed
-    with RunAhead(tokens(), "data", f"rank {world.rank} (target)", settings.queue_depth, settings.timeout_s) as stream:
+    names = (f"rank {world.rank} (data)", f"rank {world.rank} (target)")
+    with RunAhead(tokens(), *names, settings.queue_depth, settings.timeout_s) as stream:
         for unit, rows, _ in own_units():
-            if _agreed_word(world, sender, unit) == STOP:
+            word, stopping = _agree_in_team(world, sender, unit, stop_requested())
+            if word == STOP:
                 if world.leads_team:
                     sender.stop(unit.drafter)
                 raise Stopped("The drafter ranks stopped after a signal and saved. Resume to go on.")
-            _serve_one(world, sender, source, unit, rows, stream)
+            _serve_one(world, sender, source, unit, rows, stream, stopping)
         if world.leads_team:
-            sender.drain()
+            sender.finish()
 
 
-def _agreed_word(world: World, sender: FeatureSender, unit: Unit) -> int:
-    """The drafter rank's word, which the leader gets and the team follows."""
-    word = torch.zeros(1, dtype=torch.int64)
-    if world.leads_team:
-        word.fill_(sender.wait_for_credit(unit))
+def _agree_in_team(world: World, sender: FeatureSender, unit: Unit, stop_requested: bool) -> tuple[int, bool]:
+    """The drafter rank's word, which the leader gets and the team follows, and whether any of the team was asked to stop."""
+    told = torch.tensor([sender.wait_for_credit(unit) if world.leads_team else 0, int(stop_requested)])
     if len(world.team) > 1:
-        dist.broadcast(word, world.team[0], group=world.team_words)
-    return int(word)
+        dist.all_reduce(told, dist.ReduceOp.MAX, group=world.team_words)
+    word, stopping = told.tolist()
+    return word, bool(stopping)
 
 
 def _serve_one(
-    world: World, sender: FeatureSender, source: FeatureSource, unit: Unit, rows: Sequence[int], tokens: Iterator[Tensor]
+    world: World, sender: FeatureSender, source: FeatureSource, unit: Unit, rows: Sequence[int], tokens: Iterator[Tensor], stopping: bool
 ) -> None:
     try:
         input_ids_BT = next(tokens)
         began = time.perf_counter()
         features_BTF = source(rows, input_ids_BT)
+        if features_BTF.is_cuda:  # the time of the work, not of handing it to the GPU; and its errors
+            torch.cuda.current_stream().synchronize()
     except Exception as error:
         if world.leads_team:
             sender.fail(unit, error)
         raise
     if world.leads_team:
-        sender.send(unit, features_BTF, time.perf_counter() - began)
+        sender.send(unit, features_BTF, time.perf_counter() - began, stopping)
