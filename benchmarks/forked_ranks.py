@@ -69,7 +69,13 @@ def _answers(ranks: Sequence[ForkProcess], readers: Sequence[Connection], deadli
     return [found[rank] for rank in range(len(readers))]
 
 
+def settle_after_fork() -> None:
+    """Call first in a fork. torch makes its thread pool anew there, and fails where two threads come to that at once (2.13)."""
+    torch.set_num_threads(1)
+
+
 def _rank(rank: int, size: int, port: int, pipe: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    settle_after_fork()
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from dflash_core.config import load_config
 from dflash_core.stages.train import train
 
@@ -28,6 +30,7 @@ class Forked:
 
 
 def _train(workspace: Path) -> None:
+    torch.set_num_threads(1)  # torch makes its thread pool anew in a fork, and fails where two threads come to that at once
     train(load_config(workspace / "params.yaml"), workspace, resume="auto")
 
 
