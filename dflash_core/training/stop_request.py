@@ -9,8 +9,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Catches the first signal, so that the step can finish and be saved; a second one acts as it did before.
+    """Catches signals, so that the step can finish and be saved; only a second SIGINT acts as it did before.
 
+    SIGTERM may come more than once for one wish to stop (from torchrun and its parent, or once for each thread of a killed
+    parent), and must not interrupt the save that the first asked for. A person who presses Ctrl-C again means it.
     Signal handlers can be set in the main thread only; elsewhere nothing is caught.
     """
 
@@ -24,8 +26,11 @@ class StopRequest:
         return self.signal_name is not None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.signal_name = signal.Signals(number).name
-        self._restore()
+        if number == signal.SIGINT and self.signal_name == "SIGINT":
+            self._restore()
+            signal.raise_signal(signal.SIGINT)
+        elif self.signal_name is None:
+            self.signal_name = signal.Signals(number).name
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

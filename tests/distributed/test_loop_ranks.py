@@ -87,11 +87,12 @@ def drafter(world: World, here: Any, target: Target) -> str:
     ranks = Alone(model) if len(world.drafter_ranks) == 1 else DataParallel(model, world.device_group, world.drafters)
     saved: list[int] = []
     try:
-        with open_pipeline(here.plan, here.dataset, source, here.config, world, CPU, next_sample=0) as pipeline:
+        # The target runs ahead: its signal may come before the loop listens.
+        with StopRequest() as early, open_pipeline(here.plan, here.dataset, source, here.config, world, CPU, next_sample=0) as pipeline:
             run = Run(
                 here.config, here.trainee, make_optimizer(model, here.config.training), total_steps(here.plan, here.config), SilentLog(), None,
                 Hooks(lambda at: saved.append(at.step), None), ranks, pipeline,
-                stop_elsewhere=lambda: receiver is not None and receiver.stop_requested,
+                stop_elsewhere=lambda: early.requested or (receiver is not None and receiver.stop_requested),
             )  # fmt: skip
             position = train_loop(run, pipeline.batches, START)
     except Stopped:
