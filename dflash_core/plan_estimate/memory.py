@@ -13,8 +13,10 @@ from dflash_core.drafter.initialise import PROBE_ANCHORS
 from dflash_core.evaluation.walk_set import TOKENS_PER_FORWARD
 from dflash_core.plan_estimate.activations import Device, backward_passing, drafter_kept, target_forward, walk_forward
 from dflash_core.plan_estimate.items import Item, held, since
-from dflash_core.plan_estimate.sizes import FLOAT32
+from dflash_core.plan_estimate.sizes import BFLOAT16, FLOAT32
 from dflash_core.plan_estimate.sizing import Sizing
+from dflash_core.target.feature_cache import SHARD_BYTES
+from dflash_core.target.feature_store import MAPPED_SHARDS
 
 Place = Literal["cpu", "cuda", "host"]
 # Resident after all imports (measured), and what Arrow, kernels and the heap add at run time (measured).
@@ -165,6 +167,9 @@ def _host_data_items(sizing: Sizing) -> list[Item]:
     tokens = workload.train_tokens or 0
     known = f"{tokens:,} tokens x 33 bits" if workload.train_tokens else "not known before prepare"
     items = [held("dataset", tokens * BYTES_PER_ARROW_TOKEN, known)]
+    if sizing.role.runs_target and not sizing.online:
+        mapped = min(tokens * sizing.spec.features_size * BFLOAT16, MAPPED_SHARDS * SHARD_BYTES)
+        items.append(held("cached features, mapped", mapped, f"shards as read, {MAPPED_SHARDS} at most; the kernel may drop them", since("features")))
     if sizing.role.runs_drafter and sizing.config.checkpoint.evaluate:
         walked = workload.walk_rows * workload.walk_length * sizing.spec.features_size * sizing.target_width
         items.append(held("held-out features", walked, f"{workload.walk_rows} rows of the walk", since("features")))
