@@ -5,6 +5,7 @@ line 300,000 is found before minutes of tokenizing; the second renders, masks an
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ def prepare(config: Config, out_dir: Path) -> DatasetManifest:
     a special token), `prompt_too_long` (nothing supervised before max_length), `answer_too_short`.
 
     Raises:
-        DataError: a file or row that can't be used, the mask token in the data, or an empty split.
+        DataError: a file or row that can't be used, the mask token in the data, a row beyond the target's context, or an empty split.
         ConfigError: no usable target or tokenizer.
     """
     paths = [Path(path) for path in config.data.conversations]
@@ -49,6 +50,7 @@ def prepare(config: Config, out_dir: Path) -> DatasetManifest:
         dropped = _second_pass(paths, split_of_prompt, config, tokenizer, writers)
         splits = {split: writer.close() for split, writer in writers.items()}
         _refuse_empty(splits, dropped, config.data)
+        _refuse_beyond_context(max(writers.values(), key=lambda writer: writer.longest), config)
         manifest = DatasetManifest(
             splits=splits,
             dropped=dict(sorted(dropped.items())),
@@ -162,6 +164,17 @@ def _refuse_empty(splits: dict[str, SplitInfo], dropped: Counter[str], data: Dat
         )
 
 
+def _refuse_beyond_context(writer: "_SplitWriter", config: Config) -> None:
+    """Past its context a target's features, and all that is learnt from them, are noise."""
+    tree = json.loads((Path(config.target.path) / "config.json").read_text(encoding="utf-8"))
+    context = tree.get("text_config", tree).get("max_position_embeddings")
+    if context is not None and writer.longest > context:
+        raise DataError(
+            f"{writer.longest_id} has {writer.longest} tokens, expected at most the {context} of the target's context. "
+            f"Lower data.max_length, which is {config.data.max_length}."
+        )
+
+
 @dataclass
 class _SplitWriter:
     """Appends rows to one Parquet file in row groups of fixed size: the same rows give the same bytes."""
@@ -172,11 +185,15 @@ class _SplitWriter:
     truncated_rows: int = 0
     tokens: int = 0
     supervised_tokens: int = 0
+    longest: int = 0
+    longest_id: str = ""
 
     def __post_init__(self) -> None:
         self._writer = pyarrow.parquet.ParquetWriter(self.path, SCHEMA, compression="zstd")
 
     def add(self, conversation: Conversation, tokens: Tokens) -> None:
+        if len(tokens.input_ids) > self.longest:
+            self.longest, self.longest_id = len(tokens.input_ids), conversation.sample_id
         self.rows += 1
         self.truncated_rows += tokens.truncated
         self.tokens += len(tokens.input_ids)

@@ -7,6 +7,7 @@ them together on one; the first of such a team is its leader, which sends.
 
 import datetime
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -166,6 +167,7 @@ def join_processes(config: DistributedConfig) -> Iterator[tuple[int, int]]:
             yield dist.get_rank(), size
         orderly = True
     except Stopped:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it again, to ranks that have nothing left to stop
         orderly = True
         raise
     finally:

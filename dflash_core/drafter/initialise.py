@@ -117,7 +117,9 @@ def pass_last_feature(drafter: Drafter, features_1TF: Tensor) -> None:
 def copy_layers(drafter: Drafter, target: "TargetEnds", sources: tuple[int, ...]) -> None:
     """Start each drafter layer from a target layer, wherever a tensor of the same shape exists there."""
     for layer, source in zip(drafter.layers, target.decoder_layers(sources), strict=True):
-        before_mlp = getattr(source, "pre_feedforward_layernorm", None) or source.post_attention_layernorm
+        # Phi has one norm for attention and MLP, Gemma 2 and 3 have four.
+        named = (getattr(source, f"{name}_layernorm", None) for name in ("pre_feedforward", "post_attention", "input"))
+        before_mlp = next(norm for norm in named if norm is not None)
         layer.input_layernorm.weight.copy_(norm_scale(source.input_layernorm))
         layer.post_attention_layernorm.weight.copy_(norm_scale(before_mlp))
         matrices = _matrices(source)

@@ -126,6 +126,7 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                     run.progress.update(record)
                 checkpoint_s = _milestone(run, position, stopping > 0)
                 if stopping:
+                    run.ranks.sum([0.0])  # wait for the writer's save: torchrun ends all ranks as soon as one ends with code 4
                     raise Stopped(
                         f"{stop.signal_name or 'a signal to another rank'} came; step {position.step} of {run.total_steps} is saved. "
                         "Resume to go on."

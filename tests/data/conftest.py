@@ -74,7 +74,7 @@ def target_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that has what `prepare` looks at: tokenizer files, a config and a weight file."""
     directory = tmp_path_factory.mktemp("target")
     build_tokenizer().save_pretrained(directory)
-    (directory / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 2048}), encoding="utf-8")
     (directory / "model.safetensors").write_bytes(b"weights" * 100)
     return directory
 

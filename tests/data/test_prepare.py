@@ -205,3 +205,9 @@ def test_the_digest_is_of_the_rows_not_of_the_place(tmp_path, make_config, write
     other = prepare(make_config(write_rows(rows(4), "c.jsonl")), tmp_path / "3")
     assert first.digest == moved.digest != other.digest
     assert DatasetManifest.from_json(first.to_json(), "x").digest == first.digest
+
+
+def test_a_row_beyond_the_targets_context_is_refused(tmp_path, make_config, write_rows):
+    config = make_config(write_rows([{"id": "long", "prompt": "p", "response": "word " * 4000}]), max_length=100_000)
+    with pytest.raises(DataError, match=r"long has \d+ tokens, expected at most the 2048 of the target's context. Lower data.max_length, which is 100000"):
+        prepare(config, tmp_path / "out")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM
 
 from dflash_core.config import DrafterConfig
 from dflash_core.drafter.head_loss import head_cross_entropy
@@ -101,3 +101,15 @@ def test_takes_the_targets_layers(target: Target) -> None:
         theirs = target.model.model.layers[source]
         assert torch.equal(layer.self_attn.k_proj.weight, theirs.self_attn.k_proj.weight)
         assert torch.equal(layer.mlp.down_proj.weight, theirs.mlp.down_proj.weight)
+
+
+def test_a_target_of_other_layers_lends_what_it_has() -> None:
+    """Phi has one norm a layer and no gated MLP: queries, keys and values come from it, the MLP is random."""
+    torch.manual_seed(0)
+    config = PhiConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4, vocab_size=200, initializer_range=0.2)
+    target = Target(PhiForCausalLM(config), Path("tiny"))
+    drafter = fresh(target, "target")
+    (source,) = target.decoder_layers([4])
+    assert torch.equal(drafter.layers[0].self_attn.k_proj.weight, source.self_attn.k_proj.weight)
+    assert torch.equal(drafter.layers[0].post_attention_layernorm.weight, source.input_layernorm.weight)
+    assert loss(drafter, target) < math.log(200) + 1
