@@ -69,6 +69,7 @@ class FeatureReceiver:
         # A word that nobody has taken is lost when it is freed. What a leader sends answers one word, and it takes them in
         # order: all but CREDITS and a STOP have been taken. Each has its own, since some may not be needed for long.
         self._words: dict[int, deque[tuple[dist.Work, Tensor]]] = {team[0]: deque(maxlen=CREDITS + 1) for team in world.teams}
+        self._stops: list[dist.Work] = []
 
     def receive(self, unit: Unit, shape_BT: tuple[int, int]) -> Tensor:
         """features_BTF of the next unit of this rank.
@@ -101,17 +102,21 @@ class FeatureReceiver:
         """Tell all teams that the drafter ranks stop. They send no more, and the thread that waits for them ends."""
         for team in self._world.teams:
             with suppress(RuntimeError):  # a team that is gone needs no telling
-                self._send_word(team[0], STOP)
+                self._stops.append(self._send_word(team[0], STOP))
 
     def drain(self) -> None:
         """After the last micro-batch, or after `stop` when the receiving thread has ended: take all up to each team's end.
 
         A team waits until everything is taken: what nobody takes would be waited for when NCCL's groups are destroyed, for ever.
+        And it hears STOP from every drafter rank, so none may go before; a team that was done already hears nothing, and goes.
         """
         for team in self._world.teams:
             with suppress(RuntimeError):
                 while team[0] not in self._ended:
                     self._take(team[0])
+        for work in self._stops:
+            with suppress(RuntimeError):
+                work.wait()
 
     def _take(self, source: int) -> tuple[list[int], Tensor]:
         """A team's next header, and what follows it: features, or the text of an error."""
@@ -135,10 +140,12 @@ class FeatureReceiver:
             for _ in range(CREDITS):
                 self._send_word(team[0], GRANT)
 
-    def _send_word(self, destination: int, word: int) -> None:
+    def _send_word(self, destination: int, word: int) -> dist.Work:
         """Without waiting: the last credits are never taken, since no micro-batch is left for them."""
         tensor = torch.tensor([word])
-        self._words[destination].append((dist.isend(tensor, destination, self._world.messages), tensor))
+        work = dist.isend(tensor, destination, self._world.messages)
+        self._words[destination].append((work, tensor))
+        return work
 
 
 class FeatureSender:

@@ -181,6 +181,7 @@ def stop_early(world: World) -> Any:
         for unit in units(world, counts):
             if unit.team(world) == world.team:
                 if sender.wait_for_credit(unit) == STOP:
+                    time.sleep(0.2)  # the other drafter rank could be gone by now
                     sender.stop(unit.drafter)
                     return unit.step, sum(map(len, sender._on_the_way.values()))
                 sender.send(unit, features_of(unit), 0.0, stop_requested=unit.step == 3)
