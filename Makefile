@@ -19,7 +19,7 @@ demo: $(STAMP) $(MODEL)/config.json
 
 # Two workers on two cores, one thread each: more threads only contend.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
