@@ -5,8 +5,10 @@ are properties, and every check that spans two fields stands here, so that a wro
 refused before anything is loaded.
 """
 
+import difflib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -238,5 +240,16 @@ def parse_config(tree: object, source: str) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'top level'}: {e['msg']} (found {e['input']!r:.80})" for e in error.errors())
+        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'top level'}: {_fault(e)} (found {e['input']!r:.80})" for e in error.errors())
         raise ConfigError(f"{source} is not a valid configuration: {faults}. Correct these keys.") from None
+
+
+def _fault(error: Mapping[str, Any]) -> str:
+    """pydantic's message; for an unknown key, the known one that it looks like."""
+    if error["type"] != "extra_forbidden":
+        return error["msg"]
+    section: Any = Config
+    for name in error["loc"][:-1]:
+        section = section.model_fields[name].annotation if name in getattr(section, "model_fields", {}) else None
+    close = difflib.get_close_matches(str(error["loc"][-1]), getattr(section, "model_fields", {}), 1)
+    return "unknown key" + (f", did you mean {close[0]}?" if close else "")

@@ -55,3 +55,10 @@ def test_split_ranks_need_a_target_to_run() -> None:
     with pytest.raises(ConfigError, match="feature_source cached needs none"):
         parse_config(TREE | split | {"training": {"feature_source": "cached"}}, "test")
     assert parse_config(TREE | split, "test").training.feature_source == "online"
+
+
+def test_an_unknown_key_is_told_what_it_looks_like() -> None:
+    with pytest.raises(ConfigError, match=r"drafter\.num_layer: unknown key, did you mean num_layers\? \(found 1\)"):
+        parse_config({"target": {"path": "t"}, "data": {"conversations": ["c"]}, "drafter": {"num_layer": 1}}, "x")
+    with pytest.raises(ConfigError, match=r"zzz: unknown key \(found 1\)"):
+        parse_config({"target": {"path": "t"}, "data": {"conversations": ["c"]}, "zzz": 1}, "x")

@@ -12,6 +12,7 @@ A template that rewrites answers fits none of these and is refused.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dflash_core.data.spellings import Turn
@@ -34,6 +35,8 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> "PreTrainedTok
     """
     from transformers import AutoTokenizer
 
+    if not Path(path).exists():
+        raise ConfigError(f"{path} does not exist, expected a target's directory. Correct target.path.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:

@@ -168,7 +168,7 @@ def _lengths(facts: Facts) -> Figure:
         lower, count = np.asarray(facts.lengths).T
         width = int(np.diff(lower).min()) if len(lower) > 1 else multiple
         # The finer bins are scaled to the buckets' area, so that both show one density.
-        axes.step(lower, count * multiple / width, where="post", color=BLUE, linewidth=1, label="lengths, same scale")
+        axes.step(lower, count * multiple / width, where="post", color=BLUE, linewidth=1, label=f"lengths, in samples a {multiple} tokens")
     _legend(figure)
     return figure
 

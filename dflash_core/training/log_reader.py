@@ -29,7 +29,7 @@ def _records(path: Path) -> Iterator[Record]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}. Expected the log of a training run.") from None
+        raise DataError(f"{path} can't be read: {error.strerror}. Expected the log of a training run: run train first, or name another file.") from None
     torn: int | None = None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
