@@ -1,80 +1,153 @@
-"""Measures what the live watch costs a training loop: the same simulated steps with and without it, interleaved.
+"""Measures what the live watch costs a training loop: two runs of the real loop, one watched, take turns step by step.
 
-    python benchmarks/watch_overhead.py --steps 4000 --step-ms 20
+    python benchmarks/watch_overhead.py --steps 3000 --tokens 512
 
-A step multiplies matrices for about --step-ms. Blocks of 200 steps alternate between watched and not, so that other load
-on the machine falls on both. The watch's own processor time is measured too, which other load doesn't change.
+Both are the same run on a target in memory: the same batches, the same updates, a log on disk each. Since they take turns
+at every step, other load on the machine falls on both alike. What the watch does is measured a second time by its own
+processor time, which other load doesn't change. The watch's clock runs on while the other run has its turn, so that it
+takes up to twice the share of a step's time that it may take in a run alone: the figures are upper bounds.
 """
 
 import argparse
 import json
+import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from memory_world import MemoryWorld, make_world
 
-from dflash_core.diagnosis.live import Watch
+from dflash_core.config import WatchConfig
+from dflash_core.distributed.gradients import Alone
+from dflash_core.stages.watched_log import WatchedLog
+from dflash_core.training.batches import StepBatch, batches, total_steps
+from dflash_core.training.loop import Hooks, Position, Run, train_loop
+from dflash_core.training.optimizer import make_optimizer
+from dflash_core.training.records import LogWriter, Record
 
-BLOCK = 200
-
-
-@dataclass(frozen=True)
-class Row:
-    """What the watch reads of a step record."""
-
-    step: int
-    loss: float
-    grad_norm: float
-    lr: float = 1e-4
-    streak: float | None = 1.5
-    tok_per_s: float = 26000.0
-    hs_queue_depth: int = 4
-    prefetch_queue_depth: int = 300
+# The first steps load and warm what later ones use.
+WARM = 50
 
 
-def work(matrix: np.ndarray, seconds: float) -> None:
-    """Busy for about that long."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        matrix @ matrix
+class Turns:
+    """One of two threads runs at a time; each hands on to the other."""
+
+    def __init__(self) -> None:
+        self._changed, self._mine, self._gone = threading.Condition(), 0, False
+
+    def hand_on(self, me: int) -> None:
+        """Let the other run, and wait for my turn."""
+        with self._changed:
+            self._mine = 1 - me
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._mine == me or self._gone)
+
+    def leave(self, me: int) -> None:
+        """The other needs to wait no more."""
+        with self._changed:
+            self._gone, self._mine = True, 1 - me
+            self._changed.notify_all()
 
 
-def measure(steps: int, step_s: float) -> dict[str, float]:
-    """Medians and means of a step with and without the watch, and the watch's own time."""
-    random = np.random.default_rng(0)
-    loss = (1 + 5 * np.exp(-np.arange(steps) / 300)) * (1 + 0.02 * random.normal(size=steps))
-    watcher, matrix = Watch(), np.ones((64, 64))
-    for i in range(BLOCK):  # the first look loads and warms what later ones use
-        watcher.feed(Row(i - BLOCK, float(loss[0]), 1.0))
-    times: dict[bool, list[float]] = {True: [], False: []}
-    own = 0.0
-    for i in range(2 * steps):
-        watched = i // BLOCK % 2 == 0
-        row = Row(i, float(loss[len(times[watched]) % steps]), 1.0)
-        started = time.perf_counter()
-        work(matrix, step_s)
+@dataclass
+class Side:
+    """One of the two runs: seconds of its steps, and of the watch in them."""
+
+    me: int
+    turns: Turns
+    steps_s: list[float] = field(default_factory=list)
+    watch_s: list[float] = field(default_factory=list)
+
+    def timed(self, stream: Iterator[StepBatch]) -> Iterator[StepBatch]:
+        """Batches; a step lasts from when the loop gets its batch until it asks for the next."""
+        for batch in stream:
+            self.turns.hand_on(self.me)
+            started = time.perf_counter()
+            yield batch
+            self.steps_s.append(time.perf_counter() - started)
+
+
+class TimedLog(WatchedLog):
+    """A watched log that notes the processor time of each record beyond the write."""
+
+    side: Side
+
+    def append(self, record: Record) -> None:
+        """As WatchedLog."""
+        started = time.thread_time()
+        super().append(record)
+        self.side.watch_s.append(time.thread_time() - started)
+
+
+def train(world: MemoryWorld, directory: Path, side: Side, watched: bool) -> None:
+    """The run of one side."""
+    optimizer = make_optimizer(world.trainee.drafter, world.config.training)
+    stream = side.timed(batches(world.plan, world.dataset, world.source, world.config, next_sample=0))
+    with LogWriter(directory / f"{side.me}.jsonl") as writer:
+        log = TimedLog(writer, WatchConfig(), print) if watched else writer
         if watched:
-            before = time.process_time()
-            watcher.feed(row)
-            own += time.process_time() - before
-        times[watched].append(time.perf_counter() - started)
-    watched_mean, plain_mean = float(np.mean(times[True])), float(np.mean(times[False]))
+            log.side = side
+        run = Run(
+            world.config, world.trainee, optimizer, total_steps(world.plan, world.config), log, None, Hooks(lambda at: None, None),
+            Alone(world.trainee.drafter),
+        )  # fmt: skip
+        try:
+            train_loop(run, stream, Position(0, 0))
+        finally:
+            side.turns.leave(side.me)
+
+
+def measure(steps: int, tokens: int) -> dict[str, Any]:
+    """Seconds of a step with and without the watch, and the watch's own."""
+    torch.set_num_threads(1)
+    turns = Turns()
+    sides = [Side(0, turns), Side(1, turns)]
+    settings = {"training": {"max_steps": steps, "epochs": steps}, "tokens_per_step": tokens, "tokens_per_microbatch": tokens}
+    with tempfile.TemporaryDirectory() as directory:
+        threads = [
+            threading.Thread(target=train, args=(make_world(240, **settings), Path(directory), side, watched))
+            for side, watched in zip(sides, (False, True), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return figures(*(np.array(side.steps_s[WARM:]) for side in sides), np.array(sides[1].watch_s[WARM:]))
+
+
+def figures(plain: np.ndarray, watched: np.ndarray, own: np.ndarray) -> dict[str, Any]:
+    """Means, their ratio with its standard error, and the share of the watch's own processor time, the log's write in it."""
+    count = min(len(plain), len(watched))
+    differences = watched[:count] - plain[:count]
+    mean = float(plain.mean())
     return {
-        "step_ms": 1e3 * plain_mean,
-        "watched_step_ms": 1e3 * watched_mean,
-        "overhead_interleaved": watched_mean / plain_mean - 1,
-        "watch_cpu_us_per_step": 1e6 * own / len(times[True]),
-        "overhead_by_cpu": own / sum(times[True]),
+        "steps": count,
+        "step_ms": 1e3 * mean,
+        "watched_step_ms": 1e3 * float(watched.mean()),
+        "overhead": float(differences.mean()) / mean,
+        "standard_error": float(differences.std() / np.sqrt(count)) / mean,
+        "overhead_of_the_median_step": float(np.median(differences)) / mean,
+        "watch_and_write_cpu_us": 1e6 * float(own.mean()),
+        "watch_and_write_share_of_step": float(own.mean()) / mean,
     }
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--step-ms", type=float, default=20.0)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--tokens", type=int, default=512, help="of a step, which sets how long it takes")
+    parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.steps, arguments.step_ms / 1e3), indent=1))
+    result = measure(arguments.steps, arguments.tokens)
+    print(json.dumps(result, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
