@@ -42,7 +42,7 @@ WHOLE = {"nonfinite", "lr_break", "resume_replay", "two_writers"}
 # Kinds that move the loss itself, which the threshold in sigma is about.
 ON_LOSS = ("loss_spike", "level_shift", "drop_then_return", "divergence", "checkpoint_reset")
 # Kinds that the watch can tell: those of the columns that a step record has, at a place.
-LIVE = ("nonfinite", "loss_spike", "level_shift", "divergence", "accuracy_drop", "lr_break")
+LIVE = ("nonfinite", "loss_spike", "level_shift", "divergence", "accuracy_drop")
 
 
 def found(run: Run, findings: Iterable[Finding]) -> bool:

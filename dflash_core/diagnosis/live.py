@@ -17,10 +17,11 @@ from typing import Protocol
 import numpy as np
 
 from dflash_core.diagnosis.detectors import ALL
+from dflash_core.diagnosis.detectors.spikes import LONG_ROWS
 from dflash_core.diagnosis.events import Events
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.log import Log
-from dflash_core.diagnosis.refine import LONG_ROWS, refine
+from dflash_core.diagnosis.refine import refine
 from dflash_core.diagnosis.robust import noise_sigma
 from dflash_core.diagnosis.view import ALARM, FEW, MEMORY, View
 

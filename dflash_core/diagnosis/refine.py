@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_core.diagnosis.correlate import NEAR_ROWS, Association, associate, event_rows, explained_by
+from dflash_core.diagnosis.detectors.spikes import HIGH_ROWS, LONG_ROWS
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.view import FEW, View
 
 # Rows within which two detectors see one thing.
 SAME_ROWS = 4
-# A spike that takes longer to pass than this is a fault of the run, not of a batch.
-LONG_ROWS = 10
 # A rise that undoes more than this share of what the loss came down, and stays, is a run that got lost.
 LOST_SHARE = 0.3
 # A short log's outlier: under 500 lines of normal noise exceed four sigma with chance 1.6 %.
@@ -144,7 +143,8 @@ def _graded(view: View, spike: Finding, at: dict[str, Association]) -> Finding:
         return spike.with_detail(severity="fault", **told)
     lasts = len(view.log) - spike.index if rows is None else rows
     early = spike.index < 0.02 * len(view.log)
-    return spike.with_detail(severity="fault" if lasts >= LONG_ROWS and not early else "note", **told)
+    lasting = lasts >= LONG_ROWS and spike.detail["high_rows"] >= HIGH_ROWS
+    return spike.with_detail(severity="fault" if lasting and not early else "note", **told)
 
 
 def _event_before(view: View, kind: str, index: int) -> float | None:

@@ -31,7 +31,7 @@ def train_eval_split(view: View) -> list[Finding]:
     best = int(np.argmin(values))
     later = values[best:]
     rise = float(np.median(later[-3:]) - values[best])
-    sigma = noise_sigma(later) if len(later) > 4 else noise_sigma(values)
+    sigma = max(noise_sigma(later), noise_sigma(values)) if len(later) > 4 else noise_sigma(values)
     if len(later) - 1 < max(3, len(values) // 5) or rise < max(LEAST_SIGMA * sigma, LEAST_SHARE * abs(values[best])) or not _rises(later):
         return []
     before, after = np.interp([steps[best], steps[-1]], view.steps_M, view.loss_M)
