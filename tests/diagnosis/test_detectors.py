@@ -201,6 +201,10 @@ def test_learning_rate_that_starts_again_and_one_that_is_rounded(diagnose: Diagn
     again[400:] = cosine[:200]
     assert of(diagnose(rows_of(curve(), lr=again)), "lr_break")[0].step == 401
     assert not of(diagnose(rows_of(curve(), lr=np.round(cosine, 5))), "lr_break")
+    warm = np.concatenate([1e-3 * np.arange(1, 19) / 18, cosine])[:600]
+    again = np.concatenate([warm[:450], warm[:150]])
+    assert [f.step for f in of(diagnose(rows_of(curve(), lr=again)), "lr_break")] == [451]
+    assert not of(diagnose(rows_of(curve(), lr=warm)), "lr_break"), "a warm-up and its end are no break"
 
 
 def test_sum_for_mean(diagnose: Diagnose) -> None:

@@ -12,7 +12,8 @@ LEAST_POINTS = 6
 # the usual three together; of later pairs of evaluations three in four must rise, where noise alone gives half.
 LEAST_SIGMA = 5.0
 RISING_PAIRS = 0.75
-LEAST_SHARE = 0.005
+# Of held-out losses a few points give their noise, so that a rise must also be this share of the best.
+LEAST_SHARE = 0.01
 # A burst is held against the evaluations right before it, whose noise it must exceed as a spike does its lines'.
 BURST_BEFORE = 3
 BURST_SHARE = 0.02
@@ -31,7 +32,7 @@ def train_eval_split(view: View) -> list[Finding]:
     best = int(np.argmin(values))
     later = values[best:]
     rise = float(np.median(later[-3:]) - values[best])
-    sigma = max(noise_sigma(later), noise_sigma(values)) if len(later) > 4 else noise_sigma(values)
+    sigma = noise_sigma(later) if len(later) > 4 else noise_sigma(values)
     if len(later) - 1 < max(3, len(values) // 5) or rise < max(LEAST_SIGMA * sigma, LEAST_SHARE * abs(values[best])) or not _rises(later):
         return []
     before, after = np.interp([steps[best], steps[-1]], view.steps_M, view.loss_M)
