@@ -113,7 +113,8 @@ def _scale(chart: Chart) -> _Scale:
     else:
         low, high = low / 1.1, high * 1.15
     if chart.marks:
-        high = high * (high / low) ** HEAD_ROOM if log else high + HEAD_ROOM * (high - low)
+        # Bounded, since what lies near the float's own limits would become infinite.
+        high = min(high * min(high / low, 1e300) ** HEAD_ROOM, max(high, 1e300)) if log else high + HEAD_ROOM * (high - low)
     first, last = float(chart.steps[0]), float(chart.steps[-1])
     return _Scale(chart, first, last if last > first else first + 1, low, high, log)
 
