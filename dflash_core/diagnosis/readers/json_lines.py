@@ -22,6 +22,8 @@ from dflash_core.diagnosis.table import Column, Table, columns_of
 BLOCK_BYTES = 1 << 24
 # Below this, one line at a time takes under half a second, and nothing has to be guessed.
 SMALL_BYTES = 1 << 22
+# A 32-bit number in Arrow; a longer line it refuses.
+MOST_BLOCK_BYTES = (1 << 31) - 1
 SAMPLE_LINES = 200
 MOST_POSITIONS = 256
 # Arrow parses without holding the interpreter: two threads take half the time of one.
@@ -150,7 +152,7 @@ def _fast(block: bytes, first_line: int, schema: pa.Schema) -> _Part | None:
     """Arrow's reading of a block; None where it refuses, or where it can't tell a null from a missing name."""
     parsing = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     # One piece, without the parser's own threads: a third less time than pieces of its usual 1 MB.
-    reading = arrow_json.ReadOptions(use_threads=False, block_size=len(block))
+    reading = arrow_json.ReadOptions(use_threads=False, block_size=min(len(block), MOST_BLOCK_BYTES))
     try:
         table = arrow_json.read_json(pa.BufferReader(block), read_options=reading, parse_options=parsing)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
