@@ -180,6 +180,17 @@ class CheckpointConfig(Section):
     evaluate: bool = Field(True, description="Measure acceptance length on held-out data at every checkpoint.")
 
 
+# Kinds of findings that can be faults while a run goes on.
+StopKind = Literal["loss_spike", "level_shift", "divergence", "instability_episode", "accuracy_drop"]
+
+
+class WatchConfig(Section):
+    """What the diagnoser does while a run goes on. A loss or gradient that isn't finite stops the run whatever stands here."""
+
+    enabled: bool = Field(True, description="Look at the losses, norms, accuracies and queues of the last 1,000 steps now and then.")
+    stop_on: tuple[StopKind, ...] = Field((), description="Kinds of findings that stop the run, saved, where they are faults.")
+
+
 class EvaluationConfig(Section):
     """Acceptance length on held-out prompts."""
 
@@ -207,6 +218,7 @@ class Config(Section):
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
     def _split_runs_the_target(self) -> "Config":

@@ -1,4 +1,4 @@
-"""What happened, in MLflow: parameters, metrics by step, evaluation, artifacts, the exported drafter.
+"""What happened, in MLflow: parameters, metrics by step, findings, evaluation, artifacts, the exported drafter.
 
 The only importer of mlflow. train_log.jsonl is the truth and MLflow a copy of it: no call here can fail or slow a
 run. Each is tolerated (one warning, then the run goes on), and what was not delivered is delivered by a later run.
@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.runtime import flow_run
 
+from tasks.log_tail import new_records, polling
 from tasks.workspace import PROJECT, Workspace
 
 EXPERIMENT = "dflash"
 FLOW_RUN_TAG = "dflash.flow_run_id"
-SECONDS_BETWEEN_DELIVERIES = 5.0
 # Limits of one log_batch call (mlflow.utils.validation), and of a parameter's value, past which it is cut silently.
 MOST_METRICS = 1000
 MOST_PARAMS = 100
@@ -80,17 +79,15 @@ def _start(workspace: Workspace, uri: str) -> Tracker:
 
 @contextlib.contextmanager
 def following(tracker: Tracker, log_file: Path) -> Iterator[None]:
-    """Deliver a training log's metrics while the body runs, and the rest when it has ended."""
-    ended = threading.Event()
-    thread = threading.Thread(target=_follow, args=(tracker, log_file, ended), name="mlflow-delivery", daemon=True)
-    if tracker.run_id is not None:
-        thread.start()
-    try:
+    """Deliver a training log's metrics and findings while the body runs, and the rest when it has ended."""
+
+    def poll(offset: int) -> int:
+        with tolerated("delivering metrics"):
+            return deliver(tracker, log_file, offset)
+        return offset
+
+    with polling(poll, "mlflow-delivery") if tracker.run_id is not None else contextlib.nullcontext():
         yield
-    finally:
-        ended.set()
-        if tracker.run_id is not None:
-            thread.join(60)
 
 
 def record_outputs(tracker: Tracker, workspace: Workspace) -> None:
@@ -112,38 +109,27 @@ def record_outputs(tracker: Tracker, workspace: Workspace) -> None:
 def deliver(tracker: Tracker, log_file: Path, offset: int) -> int:
     """Send the whole lines after byte `offset`; gives the offset after them.
 
-    Delivery may repeat: MLflow takes the same (key, time, step, value) once.
+    Delivery may repeat: MLflow takes the same (key, time, step, value) once, and a tag's last value counts.
     """
-    if not log_file.exists():
-        return offset
-    with log_file.open("rb") as log:
-        log.seek(offset)
-        text = log.read()
-    whole = text[: text.rfind(b"\n") + 1]
-    metrics = [m for line in whole.splitlines() for m in _metrics_of_line(line)]
+    records, after = new_records(log_file, offset)
+    metrics = [m for record in records for m in _metrics_of(record)]
     client = _client(tracker.uri)
     for first in range(0, len(metrics), MOST_METRICS):
         client.log_batch(tracker.run_id, metrics=metrics[first : first + MOST_METRICS])
-    return offset + len(whole)
+    for key, value in dict(tag for record in records for tag in _tags_of(record)).items():
+        client.set_tag(tracker.run_id, key, value)
+    return after
 
 
-def _follow(tracker: Tracker, log_file: Path, ended: threading.Event) -> None:
-    offset = 0
-    while True:
-        last = ended.wait(SECONDS_BETWEEN_DELIVERIES)
-        with tolerated("delivering metrics"):
-            offset = deliver(tracker, log_file, offset)
-        if last:
-            return
+def _tags_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """By which runs with a finding are searched for, and why a session ended otherwise than finished."""
+    if record.get("kind") == "finding":
+        yield f"finding.{record['what']}", f"step {record['at_step']}, {record['severity']}: {record['text']}"
+    if record.get("kind") == "stop":
+        yield "dflash.stop", f"step {record['step']}, {record['reason']}" + (f": {record['message']}" if record["message"] else "")
 
 
-def _metrics_of_line(line: bytes) -> list[Any]:
-    try:
-        record = json.loads(line)
-    except ValueError:  # torn by a kill; the log's reader handles it, here it has no metrics
-        return []
-    if not isinstance(record, dict):
-        return []
+def _metrics_of(record: dict[str, Any]) -> list[Any]:
     kind = record.get("kind")
     values: dict[str, float] = {}
     if kind == "step":
@@ -221,7 +207,7 @@ def _log_drafter(client: Any, run_id: str, workspace: Workspace) -> None:
 
 
 def _logger() -> logging.Logger | logging.LoggerAdapter:
-    """The flow's logger; a plain one in the delivery thread, which no run context reaches."""
+    """The flow's logger; a plain one where no flow runs."""
     try:
         return get_run_logger()
     except Exception:  # noqa: BLE001 - MissingContextError, and nothing that may stop a run

@@ -12,6 +12,9 @@ from dflash_core.training.records import CheckpointRecord, EvalRecord, Record, S
 
 Resume = bool | Literal["auto"]
 
+# As many records of the log are kept as what watches the run remembers, and some between them.
+RECENT = 1200
+
 
 @dataclass(frozen=True)
 class RunDirectory:
@@ -39,6 +42,7 @@ class PriorRun:
     loaded: Loaded | None
     finished: bool
     evaluated_steps: frozenset[int]
+    recent: tuple[Record, ...] = ()  # the last ones that count, none past the loaded checkpoint
 
 
 def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
@@ -63,7 +67,8 @@ def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
     evaluated = frozenset(r.step for r in logged if isinstance(r, EvalRecord))
     if loaded is not None:
         state = loaded.contents.state
-        return PriorRun(state["run_id"], state["identity"], loaded, _finished(logged, loaded), evaluated)
+        recent = tuple(r for r in logged if r.step <= loaded.committed.step)[-RECENT:]
+        return PriorRun(state["run_id"], state["identity"], loaded, _finished(logged, loaded), evaluated, recent)
     identity = next((r.identity for r in logged if isinstance(r, StartRecord)), {})
     return PriorRun(logged[0].run_id, identity, None, False, evaluated)
 

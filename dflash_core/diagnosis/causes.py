@@ -231,7 +231,14 @@ def _mode(e: Evidence) -> Cause | None:
 
 def _overfit(e: Evidence) -> Cause | None:
     split = e.of("train_eval_split")
-    return Cause("overfit", SURE if "few_lines" not in split[0].detail else SIGNATURE, (split[0].text,), (), "Stop at the best held-out result, or add data.") if split else None
+    if split:
+        sure = SURE if "few_lines" not in split[0].detail else SIGNATURE
+        return Cause("overfit", sure, (split[0].text,), (), "Stop at the best held-out result, or add data.")
+    bursts = e.of("overfit_burst")
+    if not bursts:
+        return None
+    against = ("it comes back by itself", "another held-out set there would do the same")
+    return Cause("overfit", BETTER if len(bursts) > 1 else HINT, tuple(f.text for f in bursts[:3]), against, "Look at the data before it: many like samples in a row; shuffle over more.")
 
 
 def _degraded(e: Evidence) -> Cause | None:

@@ -13,6 +13,9 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 12, 22, 34
 # More marks than this are a hatch that hides the curve.
 MOST_MARKS = 60
 LOG_FROM = 8.0
+FLAG_ROOM, MOST_FLAG_ROWS = 20, 6
+# Share of the height that stays free for the flags.
+HEAD_ROOM = 0.1
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,9 @@ def _scale(chart: Chart) -> _Scale:
         low, high = low - pad, high + pad
     else:
         low, high = low / 1.1, high * 1.15
+    if chart.marks:
+        # Bounded, since what lies near the float's own limits would become infinite.
+        high = min(high * min(high / low, 1e300) ** HEAD_ROOM, max(high, 1e300)) if log else high + HEAD_ROOM * (high - low)
     first, last = float(chart.steps[0]), float(chart.steps[-1])
     return _Scale(chart, first, last if last > first else first + 1, low, high, log)
 
@@ -210,18 +216,19 @@ def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarra
 
 
 def _marks(chart: Chart, s: _Scale) -> list[str]:
-    """Numbered flags above the curve, moved aside where they would overlap."""
+    """Numbered flags above the curve, in the highest row where they have room."""
     out = []
-    taken: list[float] = []
+    ends: list[float] = []  # of each row
     for mark in chart.marks:
         x = float(s.x(np.clip(mark.step, s.x_low, s.x_high)))
-        row = sum(abs(x - t) < 20 for t in taken[-3:])
-        taken.append(x)
-        y = TOP + 9 + 17 * row
+        row = next((r for r, end in enumerate(ends) if x - end >= FLAG_ROOM), len(ends))
+        ends[row:] = [x, *ends[row + 1 :]]
+        y = TOP + 9 + 17 * (row % MOST_FLAG_ROWS)
         colour = SEVERITY[mark.severity]
+        flag = max(x, LEFT + FLAG_ROOM / 2)  # not over the axis's numbers
         out.append(
             f'<g><title>{escape(mark.text)}</title><path d="M{x:.1f} {y}V{chart.height - BOTTOM}" stroke="{colour}" opacity=".55"/>'
-            f'<circle cx="{x:.1f}" cy="{y}" r="8.5" fill="{colour}"/>'
-            f'<text x="{x:.1f}" y="{y + 4}" text-anchor="middle" font-size="11" fill="#fff">{escape(mark.label)}</text></g>'
+            f'<circle cx="{flag:.1f}" cy="{y}" r="8.5" fill="{colour}"/>'
+            f'<text x="{flag:.1f}" y="{y + 4}" text-anchor="middle" font-size="11" fill="#fff">{escape(mark.label)}</text></g>'
         )
     return out

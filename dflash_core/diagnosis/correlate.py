@@ -52,7 +52,7 @@ class Association:
 
 
 def _probability(p: float) -> str:
-    return f"{p:.0%}" if p >= 0.095 else f"{p:.1%}" if p >= 0.001 else f"1 in {1 / p:,.0f}" if p > 1e-9 else "under 1 in 10^9"
+    return f"{p:.0%}" if p >= 0.095 else f"{p:.1%}" if p >= 0.001 else f"1 in {float(f'{1 / p:.2g}'):,.0f}" if p > 1e-9 else "under 1 in 10^9"
 
 
 def associate(log: Log, events: Events, findings: list[Finding]) -> dict[str, Association]:

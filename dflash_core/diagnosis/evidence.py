@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dflash_core.diagnosis.finding import Finding
-from dflash_core.diagnosis.refine import Refined
+from dflash_core.diagnosis.refine import LOST_SHARE, Refined
 from dflash_core.diagnosis.view import View
 
 
@@ -37,7 +37,7 @@ class Evidence:
     @property
     def diverged(self) -> list[Finding]:
         """Findings of a loss that got lost for good."""
-        lost = [f for f in self.of("level_shift") if f.detail.get("of_improvement", 0) > 0.3 and not at_restart(f)]
+        lost = [f for f in self.of("level_shift") if f.detail.get("of_improvement", 0) > LOST_SHARE and not at_restart(f)]
         stays = [f for f in self.of("loss_spike") if f.severity == "fault" and f.detail["recovery_rows"] is None]
         return [*self.of("divergence"), *stays, *lost]
 

@@ -40,6 +40,7 @@ class Log:
         counters: other columns that only grow, by name, on the same rows.
         held_out: evaluation series by role.
         recorded: steps of checkpoints, evaluations and resumes that the log itself records.
+        stopped_by: steps that raised before they were logged, since their loss or gradient was not finite.
         facts: numbers about the whole run.
         sessions: which writer or restart a row belongs to, as the file names it; None where it doesn't.
     """
@@ -55,6 +56,7 @@ class Log:
     counters: dict[str, np.ndarray] = field(default_factory=dict)
     held_out: dict[str, Series] = field(default_factory=dict)
     recorded: dict[str, np.ndarray] = field(default_factory=dict)
+    stopped_by: np.ndarray = field(default_factory=lambda: np.zeros(0))
     facts: dict[str, float] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -103,6 +105,7 @@ def log_from(table: Table) -> Log:
         counters={n: on_rows(n) for n in _growing(table, rows, {main, step_name})},
         held_out=_held_out(table, chosen, all_steps, main),
         recorded=_recorded(table, all_steps),
+        stopped_by=_stopped_by(table, all_steps),
         facts=table.facts,
         unread=table.unread,
         notes=(*table.notes, *notes),
@@ -218,3 +221,12 @@ def _recorded(table: Table, all_steps: np.ndarray) -> dict[str, np.ndarray]:
         return {}
     found = {kind: all_steps[kinds == kind] for kind in ("checkpoint", "eval", "resume")}
     return {kind: np.unique(steps[np.isfinite(steps)]) for kind, steps in found.items() if np.isfinite(steps).any()}
+
+
+def _stopped_by(table: Table, all_steps: np.ndarray) -> np.ndarray:
+    """Our own log tells the last step that was done, and that the next had numbers that aren't finite."""
+    kinds, what = table.words.get("kind"), table.words.get("what")
+    if kinds is None or what is None:
+        return np.zeros(0)
+    steps = all_steps[(kinds == "finding") & (what == "nonfinite")] + 1
+    return np.unique(steps[np.isfinite(steps)])

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_core.diagnosis.correlate import NEAR_ROWS, Association, associate, event_rows, explained_by
+from dflash_core.diagnosis.detectors.spikes import HIGH_ROWS, LONG_ROWS
 from dflash_core.diagnosis.finding import Finding
-from dflash_core.diagnosis.view import View
+from dflash_core.diagnosis.view import FEW, View
 
 # Rows within which two detectors see one thing.
 SAME_ROWS = 4
-# A spike that takes longer to pass than this is a fault of the run, not of a batch.
-LONG_ROWS = 10
+# A rise that undoes more than this share of what the loss came down, and stays, is a run that got lost.
+LOST_SHARE = 0.3
 # A short log's outlier: under 500 lines of normal noise exceed four sigma with chance 1.6 %.
 OUTLIER_SIGMA, OUTLIER_ROWS = 4.0, 500
 
@@ -142,7 +143,8 @@ def _graded(view: View, spike: Finding, at: dict[str, Association]) -> Finding:
         return spike.with_detail(severity="fault", **told)
     lasts = len(view.log) - spike.index if rows is None else rows
     early = spike.index < 0.02 * len(view.log)
-    return spike.with_detail(severity="fault" if lasts >= LONG_ROWS and not early else "note", **told)
+    lasting = lasts >= LONG_ROWS and spike.detail["high_rows"] >= HIGH_ROWS
+    return spike.with_detail(severity="fault" if lasting and not early else "note", **told)
 
 
 def _event_before(view: View, kind: str, index: int) -> float | None:
@@ -154,10 +156,13 @@ def _event_before(view: View, kind: str, index: int) -> float | None:
 
 
 def _at_event(view: View, change: Finding) -> Finding:
-    """A change of level right at a resume or checkpoint; one that rises at a resume and stays is a fault."""
+    """A change of level right at a resume or checkpoint; one that rises at a resume and stays is a fault, or, elsewhere, one that is large."""
     found = {k: e for k in ("resume", "checkpoint", "reset", "epoch") for e in [_event_before(view, k, change.index)] if e is not None}
     grave = change.kind == "level_shift" and change.detail["to"] > change.detail["from"] and {"resume", "reset"} & found.keys()
     told = {f"after_{k}": e for k, e in found.items()}
+    lost = change.kind == "level_shift" and change.detail["of_improvement"] > LOST_SHARE and len(view.loss_M) >= FEW
+    if lost and not found:
+        return change.with_detail(severity="fault")
     return change.with_detail(severity="fault" if grave else None, **told) if found else change
 
 

@@ -51,9 +51,10 @@ def local_sigma(values: np.ndarray, block: int = 256) -> np.ndarray:
     count = len(values) // block
     if count < 2:
         return np.full(len(values), whole)
+    # A block's 255 differences have a middle one, which partitioning finds in half the time of np.median.
     steps = np.diff(values[: count * block].reshape(count, block), axis=1)
-    steps -= np.median(steps, axis=1, keepdims=True)
-    spreads = TO_SIGMA / np.sqrt(2) * np.median(np.abs(steps), axis=1)
+    steps -= _middles(steps)[:, None]
+    spreads = TO_SIGMA / np.sqrt(2) * _middles(np.abs(steps))
     padded = np.pad(spreads, 1, mode="edge")
     smoothed = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
     curve = np.interp(np.arange(len(values)), (np.arange(count) + 0.5) * block, smoothed)
@@ -88,9 +89,14 @@ def _windows(values: np.ndarray, width: int, every: int = 1) -> np.ndarray:
     """Medians of all windows of an odd width, or of every few."""
     assert width % 2, width
     view = np.lib.stride_tricks.sliding_window_view(values, width)[::every]
-    middle = width // 2
     # In chunks: a window of 31 over a million lines would be 250 MB at once.
-    return np.concatenate([np.partition(view[i : i + CHUNK], middle, axis=1)[:, middle] for i in range(0, len(view), CHUNK)])
+    return np.concatenate([_middles(view[i : i + CHUNK]) for i in range(0, len(view), CHUNK)])
+
+
+def _middles(rows: np.ndarray) -> np.ndarray:
+    """Medians of rows of an odd number of values."""
+    middle = rows.shape[1] // 2
+    return np.partition(rows, middle, axis=1)[:, middle]
 
 
 def block_medians(values: np.ndarray, block: int) -> np.ndarray:
@@ -99,11 +105,16 @@ def block_medians(values: np.ndarray, block: int) -> np.ndarray:
     return np.median(values[: whole * block].reshape(whole, block), axis=1)
 
 
-def step_statistic(values: np.ndarray, width: int) -> np.ndarray:
-    """Median of the `width` (odd) values from each one on, minus that of the `width` before it; 0 near the ends [N]."""
+def step_statistic(values: np.ndarray, width: int, every: int = 1) -> np.ndarray:
+    """Median of the `width` (odd) values from each one on, minus that of the `width` before it; 0 near the ends [N].
+
+    With `every` (a part of `width`) it is taken at every so many values, and repeated between.
+    """
     out = np.zeros(len(values))
     if len(values) < 2 * width:
         return out
-    medians = _windows(values, width)
-    out[width : len(values) - width + 1] = medians[width:] - medians[:-width]
+    medians = _windows(values, width, every)
+    steps = medians[width // every :] - medians[: -(width // every)]
+    inner = len(values) - 2 * width + 1
+    out[width : width + inner] = np.repeat(steps, every)[:inner]
     return out

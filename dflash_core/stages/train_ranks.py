@@ -16,6 +16,7 @@ from dflash_core.distributed.gradients import Alone, DataParallel, FullyShard, R
 from dflash_core.distributed.world import World
 from dflash_core.drafter.model import Drafter
 from dflash_core.stages.train_inputs import Inputs
+from dflash_core.stages.watched_log import WatchedLog
 from dflash_core.training.batches import total_steps
 from dflash_core.training.loop import Hooks, Position, Run, is_milestone, train_loop
 from dflash_core.training.optimizer import make_optimizer
@@ -115,18 +116,28 @@ def _make_run(
             measured.train()
 
     receiver = getattr(inputs.source, "receiver", None)
+    watched = _watched(session, progress)
     return Run(
         config,
         inputs.trainee,
         optimizer,
         total_steps(inputs.plan, config),
-        log,
+        watched or log,
         progress,
         Hooks(save, measure if session.evaluation else None),
         ranks,
         pipeline,
         stop_elsewhere=lambda: receiver is not None and receiver.stop_requested,
+        stop_wanted=watched.stop_wanted if watched else lambda: None,
     )
+
+
+def _watched(session: Session, progress: ProgressLine | None) -> WatchedLog | None:
+    """The writer's log, watched, where the configuration wants it."""
+    if progress is None or not session.config.watch.enabled:
+        return None
+    earlier = session.prior.recent if session.prior else ()
+    return WatchedLog(session.log, session.config.watch, progress.note, earlier, resumed_at=session.position.step)
 
 
 def _whole_drafter(drafter: Drafter, ranks: Ranks, wanted: bool) -> Drafter | None:

@@ -14,7 +14,7 @@ from dflash_core.distributed.world import naming_lost_ranks
 from dflash_core.errors import DataError, PipelineError, Stopped
 from dflash_core.training.batches import StepBatch
 from dflash_core.training.progress import ProgressLine
-from dflash_core.training.records import CheckpointRecord, EvalRecord, LogWriter, SilentLog, StepRecord, StopRecord
+from dflash_core.training.records import CheckpointRecord, EvalRecord, Log, StepRecord, StopRecord
 from dflash_core.training.schedule import learning_rate
 from dflash_core.training.step import StepResult, Trainee, train_step
 from dflash_core.training.stop_request import StopRequest
@@ -83,12 +83,13 @@ class Run:
     trainee: Trainee
     optimizer: torch.optim.Optimizer
     total_steps: int
-    log: LogWriter | SilentLog
+    log: Log
     progress: ProgressLine | None
     hooks: Hooks
     ranks: Ranks
     queues: Queues = field(default_factory=NoQueues)
     stop_elsewhere: Callable[[], bool] = lambda: False  # a rank that doesn't train was asked to stop
+    stop_wanted: Callable[[], str | None] = lambda: None  # what watches the log wants a stop, and why
 
 
 def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evaluation_due: bool = False) -> Position:
@@ -117,7 +118,8 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                 drafter_s = time.perf_counter() - ready
                 # Whether to stop is read once, and agreed on: all ranks must stop after the same step, and a signal during a
                 # milestone must wait for the next step's save.
-                stopping, *target_times = run.ranks.sum([stop.requested or run.stop_elsewhere(), batch.target_s, batch.target_idle_s])
+                wish = stop.requested or run.stop_elsewhere() or run.stop_wanted() is not None
+                stopping, *target_times = run.ranks.sum([wish, batch.target_s, batch.target_idle_s])
                 timing = Timing(ready - began, drafter_s, checkpoint_s, *target_times)
                 position = Position(batch.outline.step, batch.outline.next_sample)
                 record = step_record(run.log, batch, result, timing, depths)
@@ -128,7 +130,8 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                 if stopping:
                     run.ranks.sum([0.0])  # wait for the writer's save: torchrun ends all ranks as soon as one ends with code 4
                     raise Stopped(
-                        f"{stop.signal_name or 'a signal to another rank'} came; step {position.step} of {run.total_steps} is saved. "
+                        f"{stop.signal_name or run.stop_wanted() or 'a signal to another rank'} came; "
+                        f"step {position.step} of {run.total_steps} is saved. "
                         "Resume to go on."
                     )
             if position.step != run.total_steps:
@@ -136,7 +139,7 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                     f"the pipeline ended after step {position.step}, expected {run.total_steps} steps: batches are lost. Resume, and report it."
                 )
     except Exception as error:
-        reason = "signal" if isinstance(error, Stopped) else "error"
+        reason = "error" if not isinstance(error, Stopped) else "finding" if run.stop_wanted() else "signal"
         with suppress(DataError):  # a full disk may be what stopped the run; its own message counts
             run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
         raise
@@ -154,9 +157,7 @@ def check_order(batch: StepBatch, position: Position) -> None:
         )
 
 
-def step_record(
-    log: LogWriter | SilentLog, batch: StepBatch, result: StepResult, timing: Timing, depths: tuple[int, int]
-) -> StepRecord:
+def step_record(log: Log, batch: StepBatch, result: StepResult, timing: Timing, depths: tuple[int, int]) -> StepRecord:
     """The log's view of one step."""
     outline = batch.outline
     return StepRecord(

@@ -1,6 +1,6 @@
 """Typed records of train_log.jsonl, and the one writer that appends them.
 
-One JSON object a line, one `kind` each: start, resume, step, checkpoint, eval, stop. Every record carries
+One JSON object a line, one `kind` each: start, resume, step, checkpoint, eval, finding, stop. Every record carries
 the run id, the id of the session (process) that wrote it, the global step, which never restarts, and the
 wall time in seconds since 1970. The log is append-only, so steps that a killed session did after its last
 checkpoint stay in it and are done again: a `resume` record at step N supersedes every earlier record whose
@@ -16,7 +16,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from dflash_core.errors import ConfigError, DataError
 
@@ -115,16 +115,28 @@ class EvalRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FindingRecord(Record):
+    """The watch saw something; `step` is where the run stood when it was told."""
+
+    kind: ClassVar[str] = "finding"
+    what: str  # its kind, as the diagnoser names it
+    at_step: int  # where it is, or begins
+    severity: Literal["warning", "fault"]
+    text: str
+    stops: bool  # the run was asked to stop because of it
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopRecord(Record):
     """A session ended by itself."""
 
     kind: ClassVar[str] = "stop"
-    reason: Literal["finished", "signal", "error"]
+    reason: Literal["finished", "signal", "finding", "error"]
     message: str
 
 
 RECORD_TYPES: dict[str, type[Record]] = {
-    t.kind: t for t in (StartRecord, ResumeRecord, StepRecord, CheckpointRecord, EvalRecord, StopRecord)
+    t.kind: t for t in (StartRecord, ResumeRecord, StepRecord, CheckpointRecord, EvalRecord, FindingRecord, StopRecord)
 }
 
 
@@ -221,6 +233,13 @@ class LogWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class Log(Protocol):
+    """Where the loop's records go."""
+
+    def stamp(self, step: int) -> dict[str, Any]: ...
+    def append(self, record: Record) -> None: ...
 
 
 class SilentLog:

@@ -7,8 +7,8 @@ from types import ModuleType
 
 
 def test_few_false_alarms_and_most_faults_found(diagnosis_campaign: ModuleType) -> None:
-    result = diagnosis_campaign.campaign(n=50, seed=3)
-    assert result["healthy"] == 20 and result["false_alarms"] == 0, result["which_false"]
+    result = diagnosis_campaign.campaign(n=20, seed=3)
+    assert result["healthy"] == 8 and result["false_alarms"] == 0, result["which_false"]
     assert result["recall_from_6_sigma"] >= 0.85, result["recall"]
 
 
@@ -18,5 +18,5 @@ def test_malformed_files_end_without_a_fault_of_ours(tmp_path: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    codes = module.campaign(n=60, seed=11, keep=tmp_path)
+    codes = module.campaign(n=25, seed=11, keep=tmp_path)
     assert set(codes) <= {0, 2, 3}, codes

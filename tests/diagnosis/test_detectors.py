@@ -42,6 +42,13 @@ def test_nan_in_the_middle_and_to_the_end(diagnose: Diagnose) -> None:
     assert result.verdict.word == "diverged" and result.causes[0].cause == "nonfinite"
 
 
+def test_a_step_that_raised_before_it_was_logged(diagnose: Diagnose) -> None:
+    rows = [row | {"kind": "step"} for row in rows_of(curve())]
+    result = diagnose([*rows, {"kind": "finding", "what": "nonfinite", "step": 600, "at_step": 601}, {"kind": "stop", "step": 600}])
+    assert of(result, "nonfinite")[0].step == 601 and result.verdict.word == "diverged" and result.causes[0].cause == "nonfinite"
+    assert not of(diagnose([*rows, {"kind": "finding", "what": "loss_spike", "step": 600}]), "nonfinite")
+
+
 def test_zero_and_frozen_stand_for_nan(diagnose: Diagnose) -> None:
     loss = curve()
     loss[400:] = 0.0
@@ -153,6 +160,25 @@ def test_held_out_loss_turning_up(diagnose: Diagnose) -> None:
     assert not of(diagnose(rows), "train_eval_split")
 
 
+def test_held_out_loss_that_bursts_and_comes_back(diagnose: Diagnose) -> None:
+    random = np.random.default_rng(8)
+
+    def run(burst: float, training: float) -> Diagnosis:
+        rows = rows_of(curve())
+        for i in range(20):
+            rows[30 * i + 29]["val_loss"] = (2.0 - 0.03 * i) * (1 + 0.002 * random.normal()) + (burst if i in (11, 12) else 0.0)
+        for row in rows[330:400]:
+            row["loss"] += training
+        return diagnose(rows)
+
+    result = run(0.4, 0.0)
+    (burst,) = of(result, "overfit_burst")
+    assert (burst.step, burst.detail["back_at"], burst.severity) == (360, 420, "warning")
+    assert not result.verdict.unhealthy and "overfit" in [c.cause for c in result.causes]
+    assert not of(run(0.0, 0.0), "overfit_burst"), "noise of evaluations"
+    assert not of(run(0.4, 0.6), "overfit_burst"), "the training loss rises as well: no overfitting"
+
+
 def test_queue_that_drains_at_constant_speed(diagnose: Diagnose) -> None:
     random = np.random.default_rng(4)
     depth = np.linspace(300, 220, 600) + random.normal(0, 4, 600)
@@ -175,6 +201,10 @@ def test_learning_rate_that_starts_again_and_one_that_is_rounded(diagnose: Diagn
     again[400:] = cosine[:200]
     assert of(diagnose(rows_of(curve(), lr=again)), "lr_break")[0].step == 401
     assert not of(diagnose(rows_of(curve(), lr=np.round(cosine, 5))), "lr_break")
+    warm = np.concatenate([1e-3 * np.arange(1, 19) / 18, cosine])[:600]
+    again = np.concatenate([warm[:450], warm[:150]])
+    assert [f.step for f in of(diagnose(rows_of(curve(), lr=again)), "lr_break")] == [451]
+    assert not of(diagnose(rows_of(curve(), lr=warm)), "lr_break"), "a warm-up and its end are no break"
 
 
 def test_sum_for_mean(diagnose: Diagnose) -> None:

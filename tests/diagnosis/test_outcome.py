@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_core.cli import main
-from dflash_core.diagnosis.chart import Chart, draw, thinned, ticks
+from dflash_core.diagnosis.chart import Chart, Mark, draw, thinned, ticks
 
 
 def written(path: Path, loss: np.ndarray, **columns: np.ndarray) -> Path:
@@ -67,9 +67,9 @@ def test_thinning_keeps_a_single_spike_and_the_page_small() -> None:
     assert len(draw(Chart(steps=np.arange(1_000_000.0), values=values, title="x"))) < 60_000
 
 
-@pytest.mark.parametrize("values", [[1.0], [1.0, 1.0], [np.nan, np.nan], [1e-300, 1e300], [-1e300, 1e300]])
+@pytest.mark.parametrize("values", [[1.0], [1.0, 1.0], [np.nan, np.nan], [1e-300, 1e300], [1e-320, 1e30], [-1e300, 1e300]])
 def test_charts_of_strange_numbers(values: list[float]) -> None:
-    assert draw(Chart(steps=np.arange(float(len(values))), values=np.array(values), title="<x>")).startswith("<svg")
+    assert draw(Chart(steps=np.arange(float(len(values))), values=np.array(values), title="<x>", marks=(Mark(0.0, "1", "fault", "x"),))).startswith("<svg")
 
 
 def test_ticks_are_round() -> None:

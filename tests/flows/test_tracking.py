@@ -45,6 +45,10 @@ def step_line(step: int) -> str:
     return json.dumps({**STEP, "step": step, "wall_time": 1000.0 + step, "loss": 10.0 / step}) + "\n"
 
 
+def finding_line() -> str:
+    return json.dumps({"kind": "finding", "what": "loss_spike", "step": 2, "at_step": 2, "severity": "fault", "text": "it jumps", "stops": False}) + "\n"
+
+
 def history(tracker: Tracker, key: str) -> list[tuple[int, float]]:
     from mlflow import MlflowClient
 
@@ -64,11 +68,12 @@ def test_a_run_is_recorded_whole(place: Workspace, uri: str) -> None:
     place.log_file.parent.mkdir(parents=True)
     with tracked(place, uri) as tracker:
         with following(tracker, place.log_file):
-            place.log_file.write_text(step_line(1) + step_line(2) + json.dumps({**STEP, "step": 3})[:40])
+            place.log_file.write_text(step_line(1) + step_line(2) + finding_line() + json.dumps({**STEP, "step": 3})[:40])
         record_outputs(tracker, place)
     client = MlflowClient(uri)
     run = client.get_run(tracker.run_id)
     assert run.info.status == "FINISHED"
+    assert run.data.tags["finding.loss_spike"] == "step 2, fault: it jumps"
     assert run.data.params["training.betas"] == "[0.9, 0.95]" and run.data.params["run"] == "mine"
     assert history(tracker, "loss") == [(1, 10.0), (2, 5.0)]
     assert history(tracker, "accuracy.slot_1") == [(1, 0.5), (2, 0.5)] and not history(tracker, "accuracy.slot_2")

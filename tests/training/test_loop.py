@@ -34,6 +34,7 @@ class Session:
     world: object
     evaluate: Callable[[int], Mapping[str, float]] | None = None
     on_features: Callable[[], None] = lambda: None
+    stop_wanted: Callable[[], str | None] = lambda: None
 
     def run(self) -> Position:
         drafter, config = self.world.trainee.drafter, self.world.config
@@ -55,7 +56,7 @@ class Session:
             stream = batches(self.world.plan, self.world.dataset, self.source, config, next_sample=position.next_sample)
             run = Run(
                 config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(save, self.evaluate),
-                Alone(drafter),
+                Alone(drafter), stop_wanted=self.stop_wanted,
             )  # fmt: skip
             return train_loop(run, stream, position)
 
@@ -172,6 +173,16 @@ def test_a_signal_finishes_the_step_saves_and_stops(world: Callable, run_dir: Pa
     kinds = [r.kind for r in read_log(session.directory.log_path)]
     assert kinds == ["step", "step", "checkpoint", "stop"]
     assert read_log(session.directory.log_path)[-1].reason == "signal"
+
+
+def test_what_watches_the_log_stops_the_run_as_a_signal_does(world: Callable, run_dir: Path) -> None:
+    session = Session(RunDirectory(run_dir), world())
+    seen = itertools.count()
+    session.stop_wanted = lambda: "the finding divergence" if next(seen) >= 1 else None
+    with pytest.raises(Stopped, match="the finding divergence came; step 2 of 8 is saved"):
+        session.run()
+    assert session.directory.store.names() == ("step-00000002",)
+    assert read_log(session.directory.log_path)[-1].reason == "finding"
 
 
 def test_a_signal_in_the_middle_of_a_save_is_answered_by_a_save_of_its_own(world: Callable, run_dir: Path) -> None:

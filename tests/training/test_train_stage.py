@@ -10,9 +10,13 @@ import pytest
 from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.checkpoint.store import WEIGHTS
 from dflash_core.config import Config, load_config
-from dflash_core.errors import DataError, IdentityError
+from dflash_core.diagnosis.finding import Finding
+from dflash_core.diagnosis.live import Watch
+from dflash_core.errors import DataError, IdentityError, Stopped
 from dflash_core.stages import features, layout, train_inputs
 from dflash_core.stages.train import train
+from dflash_core.training.log_reader import read_log
+from dflash_core.training.records import StepRecord
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,23 @@ def test_a_resume_past_damaged_checkpoints_keeps_the_good_ones(workspace: Path) 
     # step 3 is measured before anything is saved; with the save of step 4 the damaged ones go, and 3 stays
     assert [len(names) for names in seen[:2]] == [3, 2] and seen[1] == ("step-00000003", "step-00000004")
     assert store.names() == ("step-00000008", "step-00000009") and store.load_newest().skipped == ()
+
+
+def test_a_session_is_watched_and_a_resumed_one_knows_what_came_before(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, dict[str, list[float]]]] = []
+
+    def feed(watch: Watch, record: StepRecord) -> list[Finding]:
+        seen.append((record.step, len(watch._rows), dict(watch._events)))
+        return [Finding(kind="divergence", step=1, severity="fault", text="it climbs")] if record.step == 1 else []
+
+    monkeypatch.setattr(Watch, "feed", feed)
+    config = configure(workspace, "watched", training={"max_steps": 3}, watch={"stop_on": ("divergence",)})
+    with pytest.raises(Stopped, match="the finding divergence at step 1, named in watch.stop_on, came; step 2 of 3 is saved"):
+        train(config, workspace, resume="auto")
+    kinds = [r.kind for r in read_log(RunDirectory(workspace / "runs" / "watched").log_path)]
+    assert kinds == ["start", "step", "finding", "step", "checkpoint", "stop"]
+    train(config, workspace, resume="auto")
+    assert seen[2] == (3, 2, {"checkpoint": [2.0], "resume": [2.0]})
 
 
 def test_the_self_check_reads_the_longest_row(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dflash_core.diagnosis.detectors.acceptance import accuracy_drops
 from dflash_core.diagnosis.detectors.artefacts import aliasing, running_mean_restart, wrong_scale
-from dflash_core.diagnosis.detectors.evaluation import train_eval_split
+from dflash_core.diagnosis.detectors.evaluation import overfit_bursts, train_eval_split
 from dflash_core.diagnosis.detectors.gradients import gradient_spikes
 from dflash_core.diagnosis.detectors.learning_rate import learning_rate_breaks
 from dflash_core.diagnosis.detectors.levels import level_changes
@@ -28,6 +28,7 @@ ALL: tuple[Detector, ...] = (
     gradient_spikes,
     accuracy_drops,
     train_eval_split,
+    overfit_bursts,
     queue_drift,
     throughput_changes,
     learning_rate_breaks,

@@ -9,6 +9,8 @@ from dflash_core.diagnosis.view import FEW, View
 TIMES_USUAL = 8.0
 LEAST_SHARE = 0.2
 MOST = 20
+# From this many lines on half of the neighbours are looked at, for memory.
+LONG_LOG = 200_000
 
 
 def learning_rate_breaks(view: View) -> list[Finding]:
@@ -38,10 +40,13 @@ def learning_rate_breaks(view: View) -> list[Finding]:
 
 
 def _usual(change: np.ndarray, lr: np.ndarray) -> np.ndarray:
-    """Largest usual change near each line: a warm-up is steeper than the decay after it, so only neighbours count."""
+    """Usual change near each line: a warm-up is steeper than the decay after it, so only neighbours count.
+
+    Of those only the ones in its direction: the warm-up that follows a fall to its beginning doesn't make the fall usual.
+    """
     sizes = np.abs(change)
-    padded = np.pad(sizes, 6, mode="edge")
-    near = np.lib.stride_tricks.sliding_window_view(padded, 13)
-    others = np.delete(near, 6, axis=1) if len(sizes) < 200_000 else near[:, [2, 3, 4, 8, 9, 10]]
+    near = np.lib.stride_tricks.sliding_window_view(np.pad(change, 6, mode="edge"), 13)
+    chosen = [2, 3, 4, 8, 9, 10] if len(sizes) > LONG_LOG else [*range(6), *range(7, 13)]
+    others = np.maximum(near[:, chosen] * np.sign(change)[:, None], 0.0)
     grid = sizes[sizes > 0].min() if (sizes > 0).any() else 0.0
     return np.maximum(np.median(others, axis=1), grid if grid < 1e-3 * lr.max() else 0.0)

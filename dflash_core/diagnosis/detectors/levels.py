@@ -11,6 +11,8 @@ from dflash_core.diagnosis.view import ALARM, FEW, View
 # Of a change between two windows at least half must fall within this many lines for it to be a step, not a slope.
 EDGE_ROWS = 5
 ABRUPT_SHARE = 0.5
+# From this many lines on windows are compared at every fifth: five lines off, a change still shows nearly whole in 25.
+LONG_LOG = 200_000
 MOST = 60
 
 
@@ -43,7 +45,7 @@ def changes(values: np.ndarray, sigma: np.ndarray, alarm: float = ALARM) -> list
     width = window(len(values))
     if len(values) < 4 * width:
         return []
-    raw = step_statistic(values, width)
+    raw = step_statistic(values, width, 5 if len(values) > LONG_LOG else 1)
     trend = centred_median(raw, 8 * width + 1)
     inner = slice(width, len(values) - width + 1)
     error = np.maximum(sigma * MEDIAN_ERROR * np.sqrt(2 / width), _spread(raw - trend, width))

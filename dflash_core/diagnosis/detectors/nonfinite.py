@@ -17,6 +17,7 @@ def nonfinite(view: View) -> list[Finding]:
     log = view.log
     bad = ~np.isfinite(log.loss)
     found = [_stretch(view, a, b, "not finite") for a, b in stretches(bad)[:50]]
+    found += [_unlogged(view, float(step)) for step in log.stopped_by[:50]]
     norm = log.aligned.get("grad_norm")
     if norm is not None and not found:
         # An absent norm is NaN here too, so that only a norm that is mostly there can be missed.
@@ -39,6 +40,16 @@ def _stretch(view: View, a: int, b: int, what: str) -> Finding:
     text = f"the loss is {what} {where}" + (", the whole log" if whole else ", the end of the log" if to_end else "")
     detail = {"first": float(steps[a]), "last": float(steps[b]), "rows": b - a + 1, "to_the_end": to_end, "as": what}
     return Finding(kind="nonfinite", step=float(steps[a]), index=a, severity="fault", size=float("inf"), text=text, detail=detail)
+
+
+def _unlogged(view: View, step: float) -> Finding:
+    """A step that raised before it had a line, in a log of ours."""
+    steps = view.log.steps
+    end = step > steps[-1]
+    text = f"the loss or the gradient's norm is not finite at step {step:g}, which was not done" + (", the end of the log" if end else "")
+    detail = {"first": step, "last": step, "rows": 1, "to_the_end": bool(end), "as": "not finite"}
+    index = min(int(np.searchsorted(steps, step)), len(steps) - 1)
+    return Finding(kind="nonfinite", step=step, index=index, severity="fault", size=float("inf"), text=text, detail=detail)
 
 
 def _norm_only(view: View, a: int, b: int) -> Finding:

@@ -8,6 +8,9 @@ from dflash_core.diagnosis.view import ALARM, FEW, View
 # Back means: five lines from here on have their median within one sigma of the level before, which five lines of
 # normal noise miss with chance 0.04; this line itself is within two; and none of the five raises the alarm again.
 BACK_ROWS = 5
+# A spike that takes longer to pass than this is a fault of the run, not of a batch, if so many of its first lines are three sigma up:
+# a level that is judged one sigma too low, or two wild lines near each other, make a long way back of one or two.
+LONG_ROWS, HIGH_ROWS = 10, 4
 # A spike rises within so many lines; a slower rise is a climb.
 RISE_ROWS = 3
 # Few lines give no spread. Of the real logs looked at the noisiest had a batch spread of 0.19 of its level; a jump
@@ -91,6 +94,7 @@ def _spike(view: View, i: int, end: int | None, sigma: float) -> Finding:
         "sigma": sigma,
         "recovery_steps": recovery,
         "recovery_rows": rows,
+        "high_rows": int((loss[i : min(stop, i + LONG_ROWS)] > level + 3 * sigma).sum()),
         "trajectory": _trajectory(loss[i:stop], level, sigma, end),
         "left_over": float(np.median(loss[i + 1 :]) - level) if end is None and i + 1 < len(loss) else 0.0,
     }
