@@ -1,5 +1,6 @@
 """Training from a released drafter: shape taken and checked, weights taken bit by bit, and a loss that goes down from there."""
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -29,12 +30,12 @@ BFLOAT16 = torch.bfloat16
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared data, a plan of 100 steps, and `released`: a drafter in bfloat16 as another trainer would have left it."""
+    """Prepared data, a plan of twelve steps, and `released`: a drafter in bfloat16 as another trainer would have left it."""
     torch.set_num_threads(1)
-    workspace = importlib.import_module("kill_campaign").make_workspace(tmp_path_factory.mktemp("import") / "workspace", 100)
+    workspace = importlib.import_module("kill_campaign").make_workspace(tmp_path_factory.mktemp("import") / "workspace", 12)
     made = open_inputs(configure(workspace, "made"), workspace)
-    config_less = {"target_layer_ids": (1, 2), "intermediate_size": 80, "rope_theta": 7e4}
-    drafter = Drafter(made.spec.__class__(**{**vars(made.spec), **config_less}))
+    unlike = {"target_layer_ids": (1, 2), "intermediate_size": 80, "rope_theta": 7e4}
+    drafter = Drafter(dataclasses.replace(made.spec, **unlike))
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in drafter.parameters():
@@ -74,7 +75,7 @@ def test_import_then_export_is_bit_identical(workspace: Path, tmp_path: Path) ->
 
 
 def test_training_starts_where_the_release_stood_and_improves_on_it(workspace: Path, tmp_path: Path) -> None:
-    config = configure(workspace, "imported", drafter={"init_from": "released"}, checkpoint={"every": 200})
+    config = configure(workspace, "imported", drafter={"init_from": "released"}, checkpoint={"every": 20})
     inputs = open_inputs(config, workspace)
     released = tensors(workspace / "released")
     assert inputs.spec.intermediate_size == 80 and inputs.spec.target_layer_ids == (1, 2) and inputs.spec.rope_theta == 7e4
@@ -82,14 +83,14 @@ def test_training_starts_where_the_release_stood_and_improves_on_it(workspace: P
     assert inputs.identity["init"].startswith("import ") and inputs.identity["init"] != open_inputs(configure(workspace, "x"), workspace).identity["init"]
     train(config, workspace, resume="auto")
     losses = [r.loss for r in read_log(workspace / config.run_dir / "train_log.jsonl") if isinstance(r, StepRecord)]
-    assert len(losses) == 100 and sum(losses[-10:]) / 10 < 0.9 * losses[0]
+    assert len(losses) == 12 and sum(losses[-3:]) / 3 < 0.95 * losses[0]
     checkpoint = RunDirectory(workspace / config.run_dir).store
     export_checkpoint(config, "zlab", tmp_path / "out", checkpoint.root / checkpoint.names()[-1])
     assert json.loads((tmp_path / "out/lineage.json").read_text())["init"] == inputs.identity["init"]
     weights = tensors(workspace / "released")
     weights["norm.weight"] += 1
     save_file(weights, workspace / "released/model.safetensors")
-    with pytest.raises(IdentityError, match="init = import"):
+    with pytest.raises(IdentityError, match="init = .import .* now has .import"):
         train(config, workspace, resume="auto")
     save_file(released, workspace / "released/model.safetensors")
 
