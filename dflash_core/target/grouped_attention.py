@@ -19,6 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "dflash_grouped"
+_UNKNOWN = frozenset({"position_bias", "softcap", "s_aux"})  # what the call below would leave out
 
 
 def grouped_attention(
@@ -39,7 +40,7 @@ def grouped_attention(
     """
     B, H, Q, d = q_BHQd.shape
     groups = H // k_BNTd.shape[1]
-    if mask is None or groups == 1 or "position_bias" in others:
+    if mask is None or groups == 1 or not _UNKNOWN.isdisjoint(key for key, value in others.items() if value is not None):
         return sdpa_attention_forward(module, q_BHQd, k_BNTd, v_BNTd, mask, dropout, scaling, **others)
     rows_BNRd = q_BHQd.reshape(B, -1, groups * Q, d)
     mask_B1RT = mask if mask.shape[2] == groups * Q else mask.repeat(1, 1, groups, 1)

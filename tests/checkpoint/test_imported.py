@@ -18,6 +18,7 @@ from dflash_core.config import Config, DrafterConfig, load_config
 from dflash_core.drafter.model import Drafter
 from dflash_core.errors import CheckpointError, ConfigError, IdentityError
 from dflash_core.plan_estimate.sizes import planned_spec
+from dflash_core.stages import export
 from dflash_core.stages.checkpoint_export import export_checkpoint, export_drafter
 from dflash_core.stages.train import train
 from dflash_core.stages.train_inputs import open_inputs
@@ -26,6 +27,7 @@ from dflash_core.training.records import StepRecord
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # scripts, no package
 BFLOAT16 = torch.bfloat16
+MEASURED = {"tau": 2.5, "tau_low": 2.25, "tau_high": 2.75, "num_rounds": 40}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,16 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def configure(workspace: Path, run: str, **sections: Mapping[str, object]) -> Config:
     tree = load_config(workspace / "params.yaml").model_dump() | {"run": run}
     return Config.model_validate({key: value | dict(sections.get(key, {})) if key in sections else value for key, value in tree.items()})
+
+
+class Measured:
+    """An evaluation with a known answer."""
+
+    def take(self, target: object, spec: object) -> None:
+        return None
+
+    def measure(self, taken: None, ends: object, drafter: object, step: int) -> dict[str, float]:
+        return MEASURED
 
 
 def tensors(directory: Path) -> dict[str, torch.Tensor]:
@@ -75,18 +87,22 @@ def test_import_then_export_is_bit_identical(workspace: Path, tmp_path: Path) ->
 
 
 def test_training_starts_where_the_release_stood_and_improves_on_it(workspace: Path, tmp_path: Path) -> None:
-    config = configure(workspace, "imported", drafter={"init_from": "released"}, checkpoint={"every": 20})
+    config = configure(workspace, "imported", drafter={"init_from": "released"}, checkpoint={"every": 20, "evaluate": True})
     inputs = open_inputs(config, workspace)
     released = tensors(workspace / "released")
     assert inputs.spec.intermediate_size == 80 and inputs.spec.target_layer_ids == (1, 2) and inputs.spec.rope_theta == 7e4
     assert_same_bits({name: t.detach().to(BFLOAT16) for name, t in inputs.trainee.drafter.state_dict().items()}, released)
     assert inputs.identity["init"].startswith("import ") and inputs.identity["init"] != open_inputs(configure(workspace, "x"), workspace).identity["init"]
-    train(config, workspace, resume="auto")
+    train(config, workspace, resume="auto", evaluation=Measured())
     losses = [r.loss for r in read_log(workspace / config.run_dir / "train_log.jsonl") if isinstance(r, StepRecord)]
     assert len(losses) == 12 and sum(losses[-3:]) / 3 < 0.95 * losses[0]
-    checkpoint = RunDirectory(workspace / config.run_dir).store
-    export_checkpoint(config, "zlab", tmp_path / "out", checkpoint.root / checkpoint.names()[-1])
-    assert json.loads((tmp_path / "out/lineage.json").read_text())["init"] == inputs.identity["init"]
+    store = RunDirectory(workspace / config.run_dir).store
+    checkpoint = store.root / store.names()[-1]
+    (checkpoint / "status.json").write_text(json.dumps({"status": "proven"}))
+    export_checkpoint(config, "transformers", tmp_path / "out", checkpoint)
+    lineage = json.loads((tmp_path / "out/lineage.json").read_text())
+    assert lineage["init"] == inputs.identity["init"] and lineage["dataset"] == inputs.identity["dataset"] and lineage["status"] == "proven"
+    assert lineage["acceptance_length"] == MEASURED | {"measured_by": "chain walk along held-out answers"}
     weights = tensors(workspace / "released")
     weights["norm.weight"] += 1
     save_file(weights, workspace / "released/model.safetensors")
@@ -125,6 +141,14 @@ def test_stages_that_only_need_the_layers_and_the_plan_follow_the_import(workspa
     config = configure(workspace, "x", drafter={"init_from": str(workspace / "released")}, target={"path": str(workspace / "target")})
     assert with_imported_layers(config).drafter.target_layer_ids == (1, 2)
     assert planned_spec(config).intermediate_size == 80
+
+
+def test_the_command_takes_one_source_and_says_what_it_made(workspace: Path, tmp_path: Path) -> None:
+    config, released = configure(workspace, "x"), workspace / "released"
+    said = export.run(config, "transformers", tmp_path / "out", None, released, "float32")
+    assert str(released) in said and json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "float32"
+    with pytest.raises(ConfigError, match="two sources, expected one"):
+        export.run(config, "zlab", tmp_path / "out", tmp_path, released, None)
 
 
 def test_what_is_no_drafter_or_contradicts_itself_is_refused(tmp_path: Path) -> None:
