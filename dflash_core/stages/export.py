@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from dflash_core.checkpoint.export import PROVEN, UNPROVEN
 from dflash_core.checkpoint.store import read_status
 from dflash_core.config import Config
 from dflash_core.errors import ConfigError
@@ -19,7 +20,7 @@ def run(config: Config, layout: str, out: Path, checkpoint: Path | None, drafter
     wanted = None if dtype is None else getattr(torch, dtype)
     if drafter is None:
         committed = export_checkpoint(config, layout, out, checkpoint, wanted or torch.float32)
-        proof = "proven" if read_status(committed.path) == "proven" else "unproven"
+        proof = PROVEN if read_status(committed.path) == "proven" else UNPROVEN
         return f"{committed.name} of run {config.run} is in {out}, in {layout} layout, {proof}"
     if checkpoint is not None:
         raise ConfigError(f"--checkpoint {checkpoint} and --drafter {drafter} name two sources, expected one. Leave one out.")

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from dflash_core.checkpoint.export.card import PROVEN, UNPROVEN
+from dflash_core.checkpoint.export import PROVEN, UNPROVEN
 from dflash_core.checkpoint.exported import WEIGHTS, read_lineage
 from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.checkpoint.store import Committed, Contents, read_status
