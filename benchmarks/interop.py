@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from dflash_core.checkpoint.export import export_speculators, export_zlab, read_target_embeddings
+from dflash_core.checkpoint.export import export_speculators, export_zlab
+from dflash_core.checkpoint.export.speculators import read_target_embeddings
 from dflash_core.checkpoint.exported import load_drafter
 from dflash_core.config import DrafterConfig
 from dflash_core.drafter.model import Drafter

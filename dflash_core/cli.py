@@ -52,11 +52,19 @@ Grace = Annotated[
 ]
 
 
-class ExportForm(StrEnum):
+class ExportLayout(StrEnum):
     """Layouts that a drafter can be written in."""
 
     ZLAB = "zlab"
     SPECULATORS = "speculators"
+    TRANSFORMERS = "transformers"
+
+
+class Dtype(StrEnum):
+    """Of exported weights."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
 
 
 @app.callback()
@@ -159,19 +167,25 @@ def evaluate(params: Params = DEFAULT_PARAMS) -> None:
     typer.echo(stage.run(_config(params)))
 
 
-@app.command(epilog=_example("export --form speculators --out exported/"))
+@app.command(epilog=_example("export --layout transformers --out exported/"))
 def export(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory to make.")],
-    form: Annotated[ExportForm, typer.Option("--form", help="z-lab's layout, or speculators'.")] = ExportForm.ZLAB,
+    layout: Annotated[
+        ExportLayout, typer.Option("--layout", help="z-lab's (SGLang, vLLM), speculators' (vLLM) or transformers' own (generate).")
+    ] = ExportLayout.ZLAB,
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", metavar="DIR", help="A checkpoint of the run; default: the newest sound one.")
     ] = None,
+    drafter: Annotated[
+        Path | None, typer.Option("--drafter", metavar="DIR", help="A drafter in z-lab's layout, in place of a checkpoint.")
+    ] = None,
+    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="Of the weights; default: as they are stored.")] = None,
     params: Params = DEFAULT_PARAMS,
 ) -> None:
     """Write a checkpoint's drafter in the layout of another program."""
     from dflash_core.stages import export as stage
 
-    typer.echo(stage.run(_config(params), form.value, out, checkpoint))
+    typer.echo(stage.run(_config(params), layout.value, out, checkpoint, drafter, dtype and dtype.value))
 
 
 @app.command(epilog=_example("report"))

@@ -71,6 +71,9 @@ class DrafterConfig(Section):
         None, description="One entry a layer; null: all full."
     )
     init: Literal["target", "random"] = Field("target", description="Start layers from the target's own, or at random.")
+    init_from: str | None = Field(
+        None, description="Directory of a released drafter in z-lab's layout to start from; its layer ids and mask row fill those left null."
+    )
     attention: Literal["fast", "reference"] = Field("fast", description="Grouped attention, or the masked reference.")
 
     @model_validator(mode="after")
@@ -82,6 +85,8 @@ class DrafterConfig(Section):
             raise ValueError(
                 f"sliding_window {self.sliding_window} and layer_types {self.layer_types} disagree; set both or neither"
             )
+        if self.init_from is not None:
+            self._refuse_idle("init", "where init_from is set")
         return self
 
 

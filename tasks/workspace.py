@@ -137,14 +137,16 @@ def _resolved(config: Config, base: Path) -> Config:
     target = config.target.model_copy(update={"path": os.path.abspath(base / config.target.path)})
     conversations = tuple(os.path.abspath(base / p) for p in config.data.conversations)
     data = config.data.model_copy(update={"conversations": conversations})
-    return config.model_copy(update={"project": str(PROJECT), "target": target, "data": data})
+    init_from = config.drafter.init_from
+    drafter = config.drafter.model_copy(update={"init_from": None if init_from is None else os.path.abspath(base / init_from)})
+    return config.model_copy(update={"project": str(PROJECT), "target": target, "data": data, "drafter": drafter})
 
 
 def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str, Any]:
-    """Name code files and conversation files one by one.
+    """Name code files and conversation files one by one, and the drafter that training starts from where there is one.
 
     DVC's ignore file doesn't reach outside the workspace, so a directory of code would count its __pycache__ and never
-    be up to date; and it can't interpolate a list.
+    be up to date; and it can interpolate neither a list nor null.
     """
     for stage in declaration["stages"].values():
         listed: list[str] = []
@@ -156,6 +158,9 @@ def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str,
             else:
                 listed.append(dep)
         stage["deps"] = listed
+    if config.drafter.init_from is not None:
+        for name in ("features", "train"):
+            declaration["stages"][name]["deps"].append(config.drafter.init_from)
     return declaration
 
 

@@ -4,6 +4,7 @@ Strictly, because SGLang skips unknown tensors silently (dflash_spec.md 1.4): a 
 acceptance length.
 """
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,9 +43,9 @@ def zlab_shapes(spec: DrafterSpec) -> dict[str, tuple[int, ...]]:
 
 
 def checked_weights(
-    state: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
+    state: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype | None
 ) -> dict[str, torch.Tensor]:
-    """The tensors on the CPU, contiguous, in `dtype`.
+    """The tensors on the CPU, contiguous, in `dtype`; None leaves each as it is.
 
     Raises:
         CheckpointError: they aren't exactly those of the layout, or not finite.
@@ -90,13 +91,27 @@ def load_drafter(directory: Path, dtype: torch.dtype = torch.float32, device: st
         ConfigError: config.json is not z-lab's.
     """
     spec = read_spec(directory)
+    drafter = Drafter(spec)
+    drafter.load_state_dict(load_weights(directory, spec))
+    return drafter.to(device=device, dtype=dtype).eval()
+
+
+def load_weights(directory: Path, spec: DrafterSpec, dtype: torch.dtype | None = torch.float32) -> dict[str, torch.Tensor]:
+    """The tensors of an export in z-lab's layout, in `dtype`; None leaves each as it is stored.
+
+    Raises:
+        CheckpointError: a missing or broken file, or tensors that aren't exactly those of the layout.
+    """
     try:
         weights = load_file(directory / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory / WEIGHTS} can't be read: {error}. Export the drafter again.") from None
-    drafter = Drafter(spec)
-    drafter.load_state_dict(checked_weights(weights, zlab_shapes(spec), torch.float32))
-    return drafter.to(device=device, dtype=dtype).eval()
+    return checked_weights(weights, zlab_shapes(spec), dtype)
+
+
+def widest_dtype(weights: Mapping[str, torch.Tensor]) -> torch.dtype:
+    """The dtype that holds all of them exactly."""
+    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in weights.values()))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -33,14 +33,13 @@ class KeysSource(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """Context rows after `hidden_norm`, from which each layer makes its own keys; `extend` joins them to earlier ones."""
+    """Context rows after `hidden_norm`, from which each layer makes its own keys."""
 
     rows_BTD: Tensor
     angles: Angles
-    extend: Callable[[KeysValues], KeysValues] = lambda pair: pair
 
     def keys_values(self, attention: "DrafterAttention") -> KeysValues:
-        return self.extend(attention.context(self.rows_BTD, self.angles))
+        return attention.context(self.rows_BTD, self.angles)
 
 
 @dataclass(frozen=True)

@@ -5,38 +5,19 @@ once and read by every layer's k_proj and v_proj; queries come from the block on
 embedding and no LM head here: both are the target's, frozen.
 
 Dims: B batch rows, T context rows, A anchors, K block slots (anchor included), D hidden,
-F features width, N newly committed rows, H key/value heads, d head width.
+F features width, N newly committed rows.
 """
 
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dflash_core.drafter.attention import Blocks, fast_attention, reference_attention
-from dflash_core.drafter.layers import Context, DrafterLayer, KeysValues, Queries, RMSNorm
+from dflash_core.drafter.layers import Context, DrafterLayer, Queries, RMSNorm
+from dflash_core.drafter.proposing import DrafterCache, propose
 from dflash_core.drafter.rope import Rope
 from dflash_core.drafter.spec import DrafterSpec
-
-
-class DrafterCache:
-    """Keys and values of the committed context rows, a pair a layer; blocks are never kept."""
-
-    def __init__(self, num_layers: int) -> None:
-        self._layers: list[KeysValues | None] = [None] * num_layers
-
-    @property
-    def length(self) -> int:
-        """Committed context rows, which is also the position of the next anchor."""
-        return 0 if self._layers[0] is None else self._layers[0][0].shape[2]
-
-    def append(self, layer: int, new: KeysValues) -> KeysValues:
-        """Add the rows k_1HNd and v_1HNd; returns all keys and values of the layer."""
-        kept, (k_1HNd, v_1HNd) = self._layers[layer], new
-        pair = (k_1HNd, v_1HNd) if kept is None else (torch.cat((kept[0], k_1HNd), dim=2), torch.cat((kept[1], v_1HNd), dim=2))
-        self._layers[layer] = pair
-        return pair
 
 
 class Drafter(nn.Module):
@@ -94,7 +75,7 @@ class Drafter(nn.Module):
 
     def new_cache(self) -> DrafterCache:
         """An empty cache for one sequence."""
-        return DrafterCache(self.spec.num_layers)
+        return DrafterCache(self)
 
     def propose(self, new_features_1NF: Tensor, block_embeds_1KD: Tensor, cache: DrafterCache) -> Tensor:
         """Hidden states of the block that starts right after the committed rows.
@@ -106,17 +87,4 @@ class Drafter(nn.Module):
         Returns:
             hidden_1KD after the final norm; the cache has grown by N rows.
         """
-        device = new_features_1NF.device
-        start, num_new = cache.length, new_features_1NF.shape[1]
-        anchor = start + num_new
-        K = block_embeds_1KD.shape[1]
-        context_1ND = self.context(new_features_1NF)
-        context_angles = self.rope(torch.arange(start, anchor, device=device)[None])
-        slot_angles = self.rope(torch.arange(anchor, anchor + K, device=device)[None, None])
-        anchors_11 = torch.full((1, 1), anchor, device=device)
-        blocks = Blocks.plan(anchors_11, K, self.spec.num_heads // self.spec.num_kv_heads)
-        queries = Queries(slot_angles, blocks, 0, reference_attention)
-        x_1AKD = block_embeds_1KD.to(self.norm.weight.dtype)[:, None]
-        for index, layer in enumerate(self.layers):
-            x_1AKD = layer(x_1AKD, Context(context_1ND, context_angles, partial(cache.append, index)), queries)
-        return self.norm(x_1AKD)[:, 0]
+        return propose(self, new_features_1NF, block_embeds_1KD, cache)

@@ -4,7 +4,7 @@ Acceptance length is counted as in gpt-fast and z-lab: a round is one target for
 and it commits the accepted drafts plus one token of the target's own. The prefill and its token aren't
 counted, tokens past a stop token or the limit aren't committed, and the round they cut counts with what
 it committed.
-Dims: T tokens of one forward, K block slots incl. anchor, D hidden, F features width, V vocab; batch is 1.
+Dims: T, Q tokens of one forward, K block slots incl. anchor, D hidden, F features width, V vocab; batch is 1.
 """
 
 import time
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
-from transformers import DynamicCache
 
 from dflash_core.drafter.model import Drafter
+from dflash_core.target.continuation import Continuation
 from dflash_core.target.model import Target
 
 
@@ -89,15 +89,15 @@ def target_greedy(target: Target, prompt_ids: Sequence[int], max_new_tokens: int
         stop_ids: a token among these is committed and ends the answer.
     """
     clock = _Clock(torch.device(target.device))
-    cache = _new_cache(target)
-    logits_1TV, _, cache = target.forward_cached(_row(prompt_ids, target), cache, ())
-    tokens = [int(logits_1TV[0, -1].argmax())]
-    clock.add("prefill")
-    while len(tokens) < max_new_tokens and tokens[-1] not in stop_ids:
-        clock.skip()
-        logits_1TV, _, cache = target.forward_cached(_row(tokens[-1:], target), cache, ())
-        tokens.append(int(logits_1TV[0, -1].argmax()))
-        clock.add("target")
+    with Continuation(target, ()) as text:
+        tokens = [int(text.prefill(prompt_ids)[0][-1].argmax())]
+        clock.add("prefill")
+        while len(tokens) < max_new_tokens and tokens[-1] not in stop_ids:
+            clock.skip()
+            logits_1V, _ = text.step(tokens[-1:])
+            text.drop(0)
+            tokens.append(int(logits_1V[0].argmax()))
+            clock.add("target")
     return Decoded(tuple(tokens), (1,) * (len(tokens) - 1), (), clock.split())
 
 
@@ -126,25 +126,25 @@ def speculative_greedy(
         block_size: K, at most the trained one (its default).
     """
     layer_ids, num_slots = drafter.spec.target_layer_ids, resolve_block_size(drafter, block_size)
-    clock = _Clock(torch.device(target.device))
-    cache, drafter_cache = _new_cache(target), drafter.new_cache()
-    logits_1TV, features_1TF, cache = target.forward_cached(_row(prompt_ids, target), cache, layer_ids)
-    tokens, rounds, drafts = [int(logits_1TV[0, -1].argmax())], [], []
-    clock.add("prefill")
-    while len(tokens) < max_new_tokens and tokens[-1] not in stop_ids:
-        clock.skip()
-        proposed = propose_tokens(target, drafter, features_1TF, tokens[-1], drafter_cache, num_slots)
-        clock.add("drafter")
-        verified = [tokens[-1], *proposed][: max_new_tokens - len(tokens)]
-        logits_1TV, features_1TF, cache = target.forward_cached(_row(verified, target), cache, layer_ids)
-        greedy = logits_1TV[0].argmax(dim=-1).tolist()
-        clock.add("target")
-        committed = commit(verified[1:], greedy, stop_ids)
-        tokens += committed
-        rounds.append(len(committed))
-        drafts.append(tuple(proposed))
-        cache.crop(len(committed) - len(verified))  # negative count: transformers >= 5.20 refuses an absolute length
-        features_1TF = features_1TF[:, : len(committed)]  # the anchor's row and those of the accepted drafts
+    clock, drafter_cache = _Clock(torch.device(target.device)), drafter.new_cache()
+    with Continuation(target, layer_ids) as text:
+        logits_QV, features_1QF = text.prefill(prompt_ids)
+        tokens, rounds, drafts = [int(logits_QV[-1].argmax())], [], []
+        clock.add("prefill")
+        while len(tokens) < max_new_tokens and tokens[-1] not in stop_ids:
+            clock.skip()
+            proposed = propose_tokens(target, drafter, features_1QF, tokens[-1], drafter_cache, num_slots)
+            clock.add("drafter")
+            verified = [tokens[-1], *proposed][: max_new_tokens - len(tokens)]
+            logits_QV, features_1QF = text.step(verified)
+            greedy = logits_QV.argmax(dim=-1).tolist()
+            clock.add("target")
+            committed = commit(verified[1:], greedy, stop_ids)
+            tokens += committed
+            rounds.append(len(committed))
+            drafts.append(tuple(proposed))
+            text.drop(len(verified) - len(committed))
+            features_1QF = features_1QF[:, : len(committed)]  # the anchor's row and those of the accepted drafts
     return Decoded(tuple(tokens), tuple(rounds), tuple(drafts), clock.split())
 
 
@@ -187,13 +187,6 @@ def resolve_block_size(drafter: Drafter, block_size: int | None) -> int:
     chosen = trained if block_size is None else block_size
     assert 2 <= chosen <= trained, (chosen, trained)
     return chosen
-
-
-def _new_cache(target: Target) -> DynamicCache:
-    """An empty cache that can be cropped past a sliding window too, which needs its past recorded."""
-    cache = target.new_cache()
-    cache.activate_past_recording()
-    return cache
 
 
 def _row(ids: Sequence[int], target: Target) -> torch.Tensor:

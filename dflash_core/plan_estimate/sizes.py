@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.checkpoint.exported import zlab_shapes
+from dflash_core.checkpoint.imported import imported_spec
 from dflash_core.config import Config
 from dflash_core.drafter.spec import DrafterSpec, from_target
 from dflash_core.errors import ConfigError
@@ -37,9 +38,10 @@ def planned_spec(config: Config) -> DrafterSpec:
     """The drafter's shape. Its mask row is looked for when the run starts and changes no size; row 0 stands for it here.
 
     Raises:
-        ConfigError: the target's directory has no config.json that transformers can read.
+        ConfigError: the target's directory has no config.json that transformers can read, or `drafter` disagrees with an import.
+        CheckpointError: drafter.init_from holds no drafter.
     """
-    return from_target(_target_config(config).get_text_config(decoder=True), config.drafter, config.drafter.mask_token_id or 0)
+    return imported_spec(config.drafter) or from_target(_target_config(config).get_text_config(decoder=True), config.drafter, config.drafter.mask_token_id or 0)
 
 
 def target_sizes(config: Config, spec: DrafterSpec) -> TargetSizes:

@@ -142,7 +142,7 @@ def _identity(config: Config, records: tuple[Record, ...], manifest: DatasetMani
         "tokenizer, template": f"{manifest.tokenizer[:12]}, {manifest.chat_template[:12]}",
         "data": "; ".join(f"{name}: {s.rows:,} rows, {s.supervised_tokens:,} supervised tokens" for name, s in manifest.splits.items()),
         "dataset": manifest.digest[:12],
-        "drafter": f"{config.drafter.num_layers} layers, block {config.drafter.block_size}, init from {config.drafter.init}",
+        "drafter": f"{config.drafter.num_layers} layers, block {config.drafter.block_size}, init from {config.drafter.init_from or config.drafter.init}",
         "objective": config.objective.kind,
         "optimizer": f"AdamW {config.training.learning_rate:g}, betas {config.training.betas}, weight decay {config.training.weight_decay:g}, "
         f"{config.training.schedule}",

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dflash_core.checkpoint.imported import check_fits_target, fill_from_import, imported_spec, start_identity
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset
 from dflash_core.data.plan import BatchPlan
@@ -78,8 +79,11 @@ def open_inputs(config: Config, workdir: Path, world: World | None = None) -> In
 
 
 def in_workdir(config: Config, workdir: Path) -> Config:
-    """The same with the target's path as seen from here."""
-    return config.model_copy(update={"target": config.target.model_copy(update={"path": str(workdir / config.target.path)})})
+    """The same with the paths of target and imported drafter as seen from here."""
+    target = config.target.model_copy(update={"path": str(workdir / config.target.path)})
+    init_from = config.drafter.init_from
+    drafter = config.drafter.model_copy(update={"init_from": None if init_from is None else str(workdir / init_from)})
+    return config.model_copy(update={"target": target, "drafter": drafter})
 
 
 def probe_of(dataset: Dataset) -> Probe:
@@ -92,11 +96,14 @@ def probe_of(dataset: Dataset) -> Probe:
 
 
 def make_spec(config: Config, target: TargetEnds, dataset: Dataset) -> DrafterSpec:
-    """The drafter's shape, with a mask row that the training data never use."""
-    mask_token_id = choose_mask_token(
-        target.tokenizer, target.config, target.vocab_size, dataset.token_counts(target.vocab_size), config.drafter.mask_token_id
-    )
-    return from_target(target.config, config.drafter, mask_token_id, target.embedding_scale)
+    """The drafter's shape, the imported one's where there is one, with a mask row that the training data never use."""
+    imported = imported_spec(config.drafter)
+    mask_row = config.drafter.mask_token_id if imported is None else imported.mask_token_id
+    if imported is not None:
+        check_fits_target(imported, target, config.drafter.init_from)
+    counts = dataset.token_counts(target.vocab_size)
+    mask_token_id = choose_mask_token(target.tokenizer, target.config, target.vocab_size, counts, mask_row)
+    return imported or from_target(target.config, config.drafter, mask_token_id, target.embedding_scale)
 
 
 def _load_target(config: Config, world: World) -> TargetEnds:
@@ -109,14 +116,17 @@ def _load_target(config: Config, world: World) -> TargetEnds:
 
 
 def _initial_drafter(config: Config, target: TargetEnds, spec: DrafterSpec, dataset: Dataset, world: World) -> Drafter | None:
-    """The first weights: made by the writer, from features of the target that serves it, and copied to all drafter ranks."""
-    probe = probe_of(dataset)
-    features = _handed_features(target, spec, probe, world) if world.is_split else None
+    """The first weights: imported, or made by the writer from features of the target that serves it; copied to all drafter ranks."""
+    init_from, probe = config.drafter.init_from, probe_of(dataset)
+    features = _handed_features(target, spec, probe, world) if world.is_split and init_from is None else None
     if not world.trains:
         return None
     drafter = Drafter(spec).to(target.device)
     if world.is_writer:
-        initialise(drafter, target, config.drafter.init, config.training.seed, probe, features)
+        if init_from is None:
+            initialise(drafter, target, config.drafter.init, config.training.seed, probe, features)
+        else:
+            fill_from_import(drafter, Path(init_from))
     if len(world.drafter_ranks) > 1:
         for parameter in drafter.parameters():
             dist.broadcast(parameter.data, LEADER, group=world.device_group)
@@ -180,7 +190,7 @@ def _identity(config: Config, dataset: Dataset, spec: DrafterSpec) -> dict[str, 
         "dataset": manifest.digest,
         "bucket": config.bucket.model_dump(mode="json"),
         "drafter": spec.to_zlab_config(),
-        "init": config.drafter.init,
+        "init": start_identity(config.drafter),
         "attention": config.drafter.attention,
         "objective": config.objective.model_dump(mode="json"),
         "training": config.training.model_dump(mode="json"),

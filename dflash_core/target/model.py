@@ -6,6 +6,7 @@ is a fifth of a forward.
 """
 
 import copy
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ class Target(TargetEnds):
         super().__init__(model.get_input_embeddings(), model.get_output_embeddings().weight, text_config, path, trust_remote_code)
         self._decoder = _decoder_of(model, path)
         self._views: dict[int, nn.Module] = {}
+        self.can_keep_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @classmethod
     def load(cls, config: TargetConfig) -> "Target":
@@ -63,7 +65,7 @@ class Target(TargetEnds):
             ConfigError: see `check_layer_ids`.
         """
         ids = check_layer_ids(layer_ids, self.num_layers)
-        with self._capture(ids) as captured, torch.autocast(self.device.type, enabled=False):
+        with self.capture(ids) as captured, torch.autocast(self.device.type, enabled=False):
             self._view(ids[-1] + 1)(input_ids=input_ids_BT, use_cache=False)
         return torch.cat([captured[i] for i in ids], dim=-1)
 
@@ -78,17 +80,18 @@ class Target(TargetEnds):
         """
         ids = check_layer_ids(layer_ids, self.num_layers) if layer_ids else ()
         cache = self.new_cache() if cache is None else cache
-        with self._capture(ids) as captured, torch.autocast(self.device.type, enabled=False):
+        with self.capture(ids) as captured, torch.autocast(self.device.type, enabled=False):
             logits_BTV = self.model(input_ids=ids_BT, cache=cache, use_cache=True).logits
         nothing = logits_BTV.new_empty(*ids_BT.shape, 0, dtype=self.dtype)
         return logits_BTV, torch.cat([nothing, *(captured[i] for i in ids)], dim=-1), cache
 
     def new_cache(self) -> DynamicCache:
-        """An empty cache for `forward_cached`. To crop past a sliding window, call its layers' activate_past_recording first."""
+        """An empty cache for `forward_cached`."""
         return DynamicCache(config=self.model.config)
 
     @contextmanager
-    def _capture(self, layer_ids: tuple[int, ...]) -> Iterator[dict[int, Tensor]]:
+    def capture(self, layer_ids: tuple[int, ...]) -> Iterator[dict[int, Tensor]]:
+        """Outputs of these layers in the newest forward, by layer, while the context lasts."""
         captured: dict[int, Tensor] = {}
 
         def keep(layer_id: int):

@@ -1,5 +1,6 @@
-"""Exports: exact keys and values, both layouts' configuration, refusal of what isn't a drafter, whole or not at all."""
+"""Exports: exact keys and values, each layout's configuration, refusal of what isn't a drafter, whole or not at all."""
 
+import dataclasses
 import json
 import resource
 import stat
@@ -12,7 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from dflash_core.checkpoint.export import export_speculators, export_zlab
+from dflash_core.checkpoint.export import export_speculators, export_transformers, export_zlab, native, publish
 from dflash_core.checkpoint.exported import load_drafter, read_lineage, zlab_shapes
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import DrafterSpec
@@ -207,3 +208,82 @@ def test_bfloat16_export_holds_the_rounded_weights(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
     weight = load_drafter(tmp_path / "out").fc.weight
     assert torch.equal(weight, drafter.fc.weight.bfloat16().float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_transformers_layout_is_loaded_whole_without_remote_code(tmp_path: Path, dtype: torch.dtype) -> None:
+    drafter, out = make_drafter(2), tmp_path / "out"
+    export_transformers(drafter.state_dict(), drafter.spec, "models/toy", out, LINEAGE, dtype=dtype)
+    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "lineage.json", "README.md"}
+    model = transformers.AutoModel.from_pretrained(out, dtype="auto")
+    assert type(model).__name__ == "MuseGlimmerAssistantModel" and model.dtype == dtype
+    config = model.config
+    assert (config.block_size, config.mask_token_id, config.target_layer_ids) == (6, 62, [0, 1, 3])
+    assert config.rope_parameters["rope_theta"] == 5e4 and config.layer_types == ["full_attention"] * 2
+    loaded = model.state_dict()
+    assert len(loaded) == len(zlab_shapes(drafter.spec))
+    assert torch.equal(loaded["encoder.fc.weight"], drafter.fc.weight.to(dtype))
+    assert torch.equal(loaded["layers.1.mlp.up_proj.weight"], drafter.layers[1].mlp.up_proj.weight.to(dtype))
+
+
+def test_transformers_layout_has_the_target_s_rope_scaling(tmp_path: Path) -> None:
+    scaling = {"type": "linear", "factor": 4.0}
+    spec = dataclasses.replace(make_drafter(1).spec, rope_scaling=scaling)
+    export_transformers(make_drafter(1).state_dict(), spec, "toy", tmp_path / "out", {})
+    angles = transformers.AutoModel.from_pretrained(tmp_path / "out").rotary_emb(torch.zeros(1), torch.tensor([[40]]))
+    expected = Drafter(dataclasses.replace(spec, rope_scaling={"rope_type": "linear", "factor": 4.0})).rope(torch.tensor([[40]]))
+    assert torch.equal(angles[0][..., :4], expected[0])
+
+
+def test_transformers_layout_refuses_layers_that_would_see_more_there(tmp_path: Path) -> None:
+    drafter = make_drafter(2, sliding=True)
+    with pytest.raises(ConfigError, match="sliding layers were trained causal.*expected full_attention"):
+        export_transformers(drafter.state_dict(), drafter.spec, "toy", tmp_path / "out", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_transformers_layout_is_checked_by_loading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = make_drafter(1)
+    monkeypatch.setitem(native._RENAMED, "fc.weight", "encoder.projection.weight")
+    with pytest.raises(CheckpointError, match="encoder.projection.weight.*expected weights .* and nothing else"):
+        export_transformers(drafter.state_dict(), drafter.spec, "toy", tmp_path / "out", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["bit", "dtype", "mode", "file", "config"])
+def test_an_export_that_reads_back_differently_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    drafter, write = make_drafter(1), publish._write
+
+    def damaged(directory: Path, exported: publish.Exported) -> None:
+        write(directory, exported)
+        weights = load_file(directory / "model.safetensors")
+        match damage:
+            case "bit":
+                weights["norm.weight"].view(torch.uint8)[3] ^= 1
+                save_file(weights, directory / "model.safetensors")
+            case "dtype":
+                save_file(weights | {"norm.weight": weights["norm.weight"].double()}, directory / "model.safetensors")
+            case "mode":
+                monkeypatch.setattr(Path, "chmod", lambda path, mode: None)
+            case "file":
+                (directory / "extra.bin").write_bytes(b"")
+            case "config":
+                (directory / "config.json").write_text("{}")
+
+    monkeypatch.setattr(publish, "_write", damaged)
+    with pytest.raises(CheckpointError, match="expected"):
+        export_zlab(drafter.state_dict(), drafter.spec, "toy", tmp_path / "out", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_card_names_target_data_proof_and_acceptance(tmp_path: Path) -> None:
+    drafter = make_drafter(1)
+    measured = {"tau": 2.345, "tau_low": 2.2, "tau_high": 2.5, "num_rounds": 80, "measured_by": "chain walk"}
+    known = LINEAGE | {"status": "proven", "dataset": "d1" * 32, "acceptance_length": measured, "init": "target"}
+    for name, lineage in (("known", known), ("unknown", {})):
+        export_transformers(drafter.state_dict(), drafter.spec, "models/toy", tmp_path / name, lineage)
+    known, unknown = ((tmp_path / name / "README.md").read_text() for name in ("known", "unknown"))
+    assert "**Status: proven.**" in known and f"| data version | `{'d1' * 32}` |" in known and "| target | `models/toy` |" in known
+    assert "2.35 (95 %: 2.20 to 2.50), by chain walk over 80 rounds" in known
+    assert "**Status: unproven.**" in unknown and "| acceptance length τ | `not measured` |" in unknown
+    assert "| data version | `not recorded` |" in unknown and 'speculation_type="dflash"' in unknown

@@ -30,6 +30,13 @@ def test_paths_are_absolute_and_every_key_is_there(tmp_path: Path) -> None:
     assert yaml.safe_load((place.root / "params.yaml").read_text())["drafter"]["target_layer_ids"] is None
 
 
+def test_a_released_drafter_is_a_dependency_of_what_follows_it(tmp_path: Path) -> None:
+    place = make(tmp_path, overrides={"drafter.init_from": "released"})
+    assert place.config.drafter.init_from == str(tmp_path / "released")
+    stages = yaml.safe_load((place.root / "dvc.yaml").read_text())["stages"]
+    assert {name for name, stage in stages.items() if str(tmp_path / "released") in stage["deps"]} == {"features", "train"}
+
+
 def test_overrides_reach_the_configuration(tmp_path: Path) -> None:
     place = make(tmp_path, name="other", overrides={"training.epochs": 2, "training.feature_noise.std": 0.1, "run": "x"})
     assert place.root.name == "other"

@@ -1,0 +1,61 @@
+"""The model card of an export: what it is, for which target, from where, how good, and whether a replay has proven it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash_core.drafter.spec import DrafterSpec
+
+CARD = "README.md"
+UNPROVEN, PROVEN = "unproven", "proven"
+_VERDICTS = {
+    UNPROVEN: "No replay has checked this checkpoint yet; don't serve it.",
+    PROVEN: "A fresh process loaded this checkpoint, replayed the run's next steps and found what the run had found.",
+}
+# What a person looks for first, in words; all other entries of the lineage follow under their own names.
+_WORDS = {
+    "target_path": "target",
+    "target_identity": "target's digest",
+    "dataset": "data version",
+    "status": "proof by replay",
+    "init": "started from",
+}
+_USE = """
+```python
+drafter = AutoModel.from_pretrained(DIRECTORY)  # no remote code
+target.generate(**inputs, assistant_model=drafter, speculation_type="dflash", do_sample=False)
+```
+"""
+
+
+def model_card(spec: DrafterSpec, lineage: Mapping[str, Any]) -> str:
+    """README.md of an export; `lineage` is lineage.json, with `status`, `layout` and `target_path` in it."""
+    status, layout = lineage["status"], lineage["layout"]
+    entries = {words: lineage.get(key, "not recorded") for key, words in _WORDS.items()}
+    entries |= {"acceptance length τ": _acceptance_in_words(lineage.get("acceptance_length"))}
+    entries |= {key: value for key, value in lineage.items() if key not in (*_WORDS, "acceptance_length")}
+    rows = "\n".join(f"| {name} | `{value}` |" for name, value in entries.items())
+    return f"""---
+tags: [dflash, speculative-decoding, {status}]
+---
+# DFlash drafter for {Path(lineage["target_path"]).name}
+
+**Status: {status}.** {_VERDICTS[status]}
+
+Drafts {spec.block_size - 1} tokens a block for the target below, from the outputs of its layers
+{list(spec.target_layer_ids)} (0-based, of {spec.num_target_layers}). {spec.num_layers} layers, mask row {spec.mask_token_id}.
+Embedding and LM head are the target's.
+{_USE if layout == "transformers" else ""}
+| | |
+| --- | --- |
+{rows}
+"""
+
+
+def _acceptance_in_words(measured: Mapping[str, Any] | None) -> str:
+    """τ with its interval, and how it was found."""
+    if measured is None:
+        return "not measured"
+    low, high = measured["tau_low"], measured["tau_high"]
+    interval = f" (95 %: {low:.2f} to {high:.2f})" if low is not None and high is not None else ""
+    return f"{measured['tau']:.2f}{interval}, by {measured['measured_by']} over {measured['num_rounds']} rounds"
