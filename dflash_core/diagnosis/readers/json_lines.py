@@ -160,7 +160,7 @@ def _fast(block: bytes, first_line: int, schema: pa.Schema) -> _Part | None:
     if table.num_rows != block.count(b"\n") + (not block.endswith(b"\n")):
         return None  # empty lines: line numbers would be wrong
     words = {name: _strings(table[name]) for name in table.column_names if pa.types.is_string(table[name].type)}
-    ours = words.get("kind")
+    ours = words["kind"] == "step" if "kind" in words else None
     columns: dict[str, Column] = {}
     for name in table.column_names:
         if name in words:
@@ -170,7 +170,7 @@ def _fast(block: bytes, first_line: int, schema: pa.Schema) -> _Part | None:
         if null.any() and ours is None:
             return None
         # Of our own records those of kind step have every field, so that a null there is a number that isn't finite.
-        present = ~null if ours is None else ~null | (ours == "step")
+        present = ~null if ours is None else ~null | ours
         columns[name] = Column(values=values, present=present & ~((name == "epoch") & null))
     return columns, words, np.arange(first_line, first_line + table.num_rows, dtype=np.int64)
 
