@@ -72,6 +72,18 @@ def test_spike_height_and_recovery(diagnose: Diagnose) -> None:
     assert 15 <= spike.detail["recovery_steps"] <= 30
 
 
+def test_a_spike_that_decays_is_a_fault_and_wild_lines_near_each_other_are_none(diagnose: Diagnose) -> None:
+    loss = curve(noise=0.01)
+    loss[400:430] += 0.3 * np.exp(-np.arange(30) / 10)
+    assert [f.severity for f in of(diagnose(rows_of(loss)), "loss_spike")] == ["fault"]
+    loss = curve(noise=0.01)
+    loss[[400, 403, 412]] += 0.3
+    # What makes the way back long: a level that was judged low, by the luck of the lines before.
+    loss[385:400] -= 0.012
+    result = diagnose(rows_of(loss))
+    assert of(result, "loss_spike") and {f.severity for f in of(result, "loss_spike")} == {"note"} and not result.verdict.unhealthy
+
+
 def test_noise_is_no_spike(diagnose: Diagnose) -> None:
     result = diagnose(rows_of(curve(4000, noise=0.15)))
     assert not of(result, "loss_spike") and result.verdict.word == "healthy_noisy"
@@ -82,6 +94,10 @@ def test_level_shift_and_slope(diagnose: Diagnose) -> None:
     loss[300:] += 0.3
     (shift,) = of(diagnose(rows_of(loss)), "level_shift")
     assert abs(shift.step - 301) <= 3 and shift.detail["to"] - shift.detail["from"] == pytest.approx(0.3, abs=0.03)
+    assert shift.severity == "warning"
+    loss[300:] += 2.5  # nearly half of what it came down
+    result = diagnose(rows_of(loss))
+    assert of(result, "level_shift")[0].severity == "fault" and result.verdict.word == "diverged"
     loss = curve()
     loss[200:] += np.linspace(0, 0.5, 400)
     assert not of(diagnose(rows_of(loss)), "level_shift")
