@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dflash_core.config import Config, parse_config
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.errors import ConfigError
 from dflash_core.plan_estimate import print_plan, table
-from dflash_core.plan_estimate.activations import Numerics, drafter_kept
-from dflash_core.plan_estimate.disk import disk_items, num_checkpoints
+from dflash_core.plan_estimate.activations import Numerics, backward_passing, drafter_kept
+from dflash_core.plan_estimate.disk import disk_items, disk_peak, num_kept
 from dflash_core.plan_estimate.duration import step_seconds
 from dflash_core.plan_estimate.items import held, peak, since
 from dflash_core.plan_estimate.memory import Place, memory_items
@@ -96,9 +99,12 @@ def test_bytes_by_hand(config_of: Callable[..., Config]) -> None:
     # On a GPU the moments come down after the weights were written; on a CPU a save writes what is there.
     assert bytes_of(sizing, "host")["checkpoint's staging copy"] == 537_427_200 * 8
     assert bytes_of(sizing, "cpu")["checkpoint's staging copy"] == 0
-    disk = {item.path: item.bytes for item in disk_items(sizing)}
-    assert disk["runs/demo/checkpoints"] == 4 * 12 * 537_427_200  # the last three, and one that is being written
-    assert disk["build/drafter"] == 4 * 537_427_200
+    disk = {item.name: item.bytes for item in disk_items(sizing)}
+    assert disk["checkpoints"] == 3 * 12 * 537_427_200
+    assert disk["the checkpoint being written"] == 12 * 537_427_200
+    assert disk["exported drafter"] == 4 * 537_427_200
+    small = sum(disk[name] for name in ("prepared data", "log"))
+    assert disk_peak(disk_items(sizing)) == ("training", 4 * 12 * 537_427_200 + small)
 
 
 def test_a_side_of_split_holds_its_own_model_only(config_of: Callable[..., Config]) -> None:
@@ -198,14 +204,60 @@ def _saved_bytes(spec: DrafterSpec, shape: MicroShape, dtype: torch.dtype, autoc
     return sum(saved.values())
 
 
+class _LivePeak(TorchDispatchMode):
+    """Most bytes of tensors at once; `live` holds the bytes of each storage that is still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage())._cdata not in self.live:
+                self.live[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.live.pop, storage._cdata)
+        self.peak = max(self.peak, sum(self.live.values()))
+        return out
+
+
+@pytest.mark.parametrize("compute", [4, 2])
+def test_a_backward_holds_the_copies_that_attention_makes(compute: int) -> None:
+    """Of a drafter whose MLP is small beside its queries, so that attention's backward is the peak, in float32 under bfloat16 too."""
+    spec = DrafterSpec(
+        hidden_size=16, intermediate_size=16, num_heads=8, num_kv_heads=4, head_dim=32, num_layers=1, block_size=8, mask_token_id=1,
+        target_layer_ids=(1, 2), num_target_layers=6, vocab_size=32,
+    )  # fmt: skip
+    shape, numerics = MicroShape(rows=2, length=128, anchors=96, slots=8), Numerics("cpu", compute, 4, 4)
+    drafter = Drafter(spec)
+    features_BTF, embeds_BAKD = torch.randn(2, 128, spec.features_size), torch.randn(2, 96, 8, 16)
+    anchors_BA = torch.arange(1, 97).expand(2, -1)
+    with _LivePeak() as memory, torch.autocast("cpu", torch.bfloat16, enabled=compute == 2):
+        drafter(features_BTF, embeds_BAKD, anchors_BA, label_slots_only=True).sum().backward()
+    assert memory.peak == pytest.approx(drafter_kept(spec, shape, numerics) + backward_passing(spec, shape, numerics), rel=0.1)
+
+
+def test_bfloat16_products_are_compiled_once_a_shape(config_of: Callable[..., Config]) -> None:
+    def compiled(precision: str, place: Place, **changes: Any) -> float:
+        (sizing,) = sizings_of(config_of(training={"precision": precision}), 1)
+        sizing = replace(sizing, workload=replace(sizing.workload, **changes))
+        return bytes_of(sizing, place).get("compiled products", 0.0)
+
+    assert compiled("float32", "cpu") == compiled("bfloat16", "cuda") == 0
+    few = compiled("bfloat16", "cpu", steps=1, micro_batches=2.0, shapes=(MicroShape(1, 64, 8, 8), MicroShape(1, 128, 8, 8)))
+    assert few == (2 * 34 + 2 * 2) * 0.67e6
+    assert compiled("bfloat16", "cpu") == compiled("bfloat16", "cpu", steps=10_000) == 1024 * 0.67e6
+
+
 def test_the_peak_is_the_phase_that_holds_most() -> None:
     items = (held("always", 10, ""), held("load", 5, "", ["load"]), held("late", 7, "", since("update")))
     assert peak(items) == ("update", 17)
 
 
-@pytest.mark.parametrize("steps, every, keep_every, expected", [(None, 1, None, 4), (2, 1, None, 2), (100, 1, None, 4), (100, 60, None, 2), (100, 1, 25, 8)])
-def test_checkpoints_on_disk(steps: int | None, every: int, keep_every: int | None, expected: int, config_of: Callable[..., Config]) -> None:
-    assert num_checkpoints(config_of(checkpoint={"every": every, "keep_every": keep_every}), steps) == expected
+@pytest.mark.parametrize("steps, every, keep_every, expected", [(None, 1, None, 3), (2, 1, None, 2), (100, 1, None, 3), (100, 60, None, 2), (100, 1, 25, 7)])
+def test_kept_checkpoints(steps: int | None, every: int, keep_every: int | None, expected: int, config_of: Callable[..., Config]) -> None:
+    assert num_kept(config_of(checkpoint={"every": every, "keep_every": keep_every}), steps) == expected
 
 
 def test_slower_side_of_split_sets_the_pace(config_of: Callable[..., Config]) -> None:

@@ -45,7 +45,7 @@ def drafter_kept(spec: DrafterSpec, shape: MicroShape, numerics: Numerics) -> fl
 
 
 def backward_passing(spec: DrafterSpec, shape: MicroShape, numerics: Numerics) -> float:
-    """Most that is beside the kept tensors at once: the head's, or those of the first MLP on the way back."""
+    """Most that is beside the kept tensors at once: the head's, or those of the last layer's MLP or attention on the way back."""
     label_rows = shape.block_rows * (shape.slots - 1) / shape.slots
     chunk_rows = max(MIN_CHUNK_ROWS, CHUNK_ELEMENTS // spec.vocab_size)
     chunk = min(chunk_rows, label_rows) * spec.vocab_size * (FLOAT32 if numerics.compute == FLOAT32 else FLOAT32 + numerics.compute)
@@ -55,12 +55,18 @@ def backward_passing(spec: DrafterSpec, shape: MicroShape, numerics: Numerics) -
     # The gradients of gate, up and product, less the product itself, which is done with; two residual gradients.
     mlp = label_rows * (2 * spec.intermediate_size * numerics.compute + 2 * spec.hidden_size * FLOAT32)
     embeddings = shape.block_rows * spec.hidden_size * numerics.target if numerics.target != FLOAT32 else 0
-    return max(head + embeddings, mlp)
+    return max(head + embeddings, mlp, _attention_passing(spec, shape, numerics) if numerics.device == "cpu" else 0.0)
 
 
 def target_forward(spec: DrafterSpec, tokens: float, width: int) -> float:
     """The target's own forward without gradients: captured layers, their concatenation's half, and one layer's MLP and residuals."""
     return tokens * width * (spec.features_size + 4 * spec.intermediate_size + 6 * spec.hidden_size)
+
+
+def target_passing(spec: DrafterSpec, tokens: float, width: int) -> float:
+    """What that forward takes beside the features that come of it, which are counted whole: the captured layers while they are
+    joined, or before, when their room among the features is still free, one layer's MLP and residuals."""
+    return tokens * width * max(spec.features_size, 4 * spec.intermediate_size + 6 * spec.hidden_size)
 
 
 def walk_forward(spec: DrafterSpec, num_rows: int, row_length: int, anchors: int, numerics: Numerics) -> float:
@@ -95,3 +101,17 @@ def _attention_kept(spec: DrafterSpec, shape: MicroShape, numerics: Numerics) ->
     keys_of_group = shape.length / 2 + group_size * shape.slots
     width = 2 * spec.num_kv_heads * spec.head_dim + group_size * query_rows
     return shape.rows * groups * keys_of_group * width * numerics.compute
+
+
+def _attention_passing(spec: DrafterSpec, shape: MicroShape, numerics: Numerics) -> float:
+    """On a CPU, where flash runs backwards in float32 whatever the precision; less what the MLP after it has given back."""
+    queries, keys, width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim, numerics.compute
+    label_rows = shape.block_rows * (shape.slots - 1) / shape.slots
+    copies = 0 if width == FLOAT32 else FLOAT32  # of what is float32 already there is none
+    # The output's gradient as it came and in the blocks' order, the queries' gradient; copies of gradient, queries and output.
+    of_queries = 2 * width * queries + FLOAT32 * queries + 3 * copies * queries
+    scores = spec.num_heads * shape.slots * (2 * FLOAT32 + width)  # of a block's own slots: scores, weights, gradient
+    mlp = FLOAT32 * spec.hidden_size + width * (queries + spec.hidden_size + 4 * spec.intermediate_size)
+    own_keys = shape.block_rows * 2 * width * keys
+    context = shape.tokens * 2 * (FLOAT32 + copies) * keys  # gradients of keys and values, copies of both
+    return label_rows * (FLOAT32 * spec.hidden_size + of_queries + scores - mlp) + own_keys + context

@@ -11,7 +11,14 @@ from typing import Literal
 from dflash_core.distributed.transport import CREDITS
 from dflash_core.drafter.initialise import PROBE_ANCHORS
 from dflash_core.evaluation.walk_set import TOKENS_PER_FORWARD
-from dflash_core.plan_estimate.activations import Device, backward_passing, drafter_kept, target_forward, walk_forward
+from dflash_core.plan_estimate.activations import (
+    Device,
+    backward_passing,
+    drafter_kept,
+    target_forward,
+    target_passing,
+    walk_forward,
+)
 from dflash_core.plan_estimate.items import Item, held, since
 from dflash_core.plan_estimate.sizes import BFLOAT16, FLOAT32
 from dflash_core.plan_estimate.sizing import Sizing
@@ -23,9 +30,13 @@ Place = Literal["cpu", "cuda", "host"]
 IMPORTED_BYTES, RUNTIME_BYTES = 0.43e9, 0.12e9
 # Taken as usual, not measured here: the CUDA context of a process, and its libraries in the host's memory.
 CUDA_CONTEXT_BYTES, CUDA_HOST_BYTES = 0.6e9, 3e9
-# glibc returns freed blocks of less than 32 MB only from the heap's end. What it keeps beside live activations was
-# measured at 8 % (blocks of 40 MB) to 80 % (bfloat16, 8 to 25 MB) of them; a GPU's allocator has no such part.
-HEAP_SHARE = 0.4
+# glibc returns freed blocks of less than 32 MB only from the heap's end. What it keeps beside live activations was measured
+# at 36 % of them in float32, where most blocks are larger, and in bfloat16 at 43 % with micro-batches of one shape and 137 %
+# with eight, which is reached in two rounds and stays. A GPU's allocator has no such part.
+HEAP_SHARES = {FLOAT32: 0.4, BFLOAT16: 1.4}
+# On a CPU oneDNN compiles each bfloat16 product for its shape and keeps 1,024 of them: 0.67 MB each as measured, 34 for a
+# micro-batch of a new shape whatever the number of layers, and the head's last chunk, which is forward and backward of a new one always.
+COMPILED_BYTES, COMPILED_MOST, COMPILED_PER_SHAPE, COMPILED_PER_MICRO_BATCH = 0.67e6, 1024, 34, 2
 BYTES_PER_ARROW_TOKEN = 33 / 8
 PROBE_ROWS = 6
 
@@ -68,9 +79,9 @@ def _target_items(sizing: Sizing, place: Place) -> list[Item]:
         items.append(held("target's file, mapped", mapped, f"x {target.stored_width} B until all is converted", ["load"]))
     if sizing.online:
         tokens = max(shape.tokens for shape in sizing.workload.shapes)
-        passing = target_forward(sizing.spec, tokens, width)
+        passing = target_passing(sizing.spec, tokens, width)
         # In a thread of its own: it runs beside whatever the loop does.
-        items.append(held("target's forward", passing, f"{tokens:,} tokens x (features, one MLP)", since("features")))
+        items.append(held("target's forward", passing, f"{tokens:,} tokens x (captured layers, or one MLP)", since("features")))
     return items
 
 
@@ -108,12 +119,24 @@ def _activation_items(sizing: Sizing, place: Place) -> list[Item]:
         held("head chunk, passing gradients", backward_passing(spec, shape, numerics), of, ["drafter"]),
     ]
     if place == "cpu":
-        kept = HEAP_SHARE * sum(item.bytes for item in items)
-        items.append(held("freed blocks in the heap", kept, f"{HEAP_SHARE:.0%} of activations, measured 10 to 80 %", ["drafter"]))
+        share = HEAP_SHARES[numerics.compute]
+        kept = share * sum(item.bytes for item in items)
+        items.append(held("freed blocks in the heap", kept, f"{share:.0%} of activations, as measured", ["drafter"]))
     if numerics.compute != FLOAT32:
+        if place == "cpu":
+            items.append(_compiled_products(sizing))
         weights = sizing.drafter.total if sizing.role.drafter_shards == 1 else 2 * sizing.drafter.layer
         items.append(held("weights in bfloat16", numerics.compute * weights, "autocast's copies", ["drafter"]))
     return items
+
+
+def _compiled_products(sizing: Sizing) -> Item:
+    workload = sizing.workload
+    count = COMPILED_MOST
+    if workload.steps is not None:
+        micro_batches = workload.steps * workload.micro_batches * sizing.role.share
+        count = min(count, round(COMPILED_PER_SHAPE * len(workload.shapes) + COMPILED_PER_MICRO_BATCH * micro_batches))
+    return held("compiled products", count * COMPILED_BYTES, f"{count:,} of oneDNN's, {COMPILED_BYTES / 1e6} MB each as measured", since("drafter"))
 
 
 def _start_items(sizing: Sizing, place: Place) -> list[Item]:
@@ -158,7 +181,7 @@ def _step_features(sizing: Sizing) -> list[Item]:
     tokens = sizing.workload.step_tokens * sizing.role.share
     steps = sizing.config.distributed.queue_depth + 2
     steps = min(steps, sizing.workload.steps or steps)
-    of = f"{steps} steps x {tokens:,.0f} tokens x {spec.features_size:,} x {width} B"
+    of = f"{steps} steps x {tokens:,.0f} tokens x {spec.features_size:,} x {width} B; 2 where the drafter waits for them"
     return [held("features", steps * tokens * spec.features_size * width, of, since("features"))]
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dflash_core.config import Config
-from dflash_core.plan_estimate.disk import disk_items
+from dflash_core.plan_estimate.disk import disk_items, disk_peak
 from dflash_core.plan_estimate.duration import assumed_seconds, step_seconds
 from dflash_core.plan_estimate.items import WORDS, Item, peak
 from dflash_core.plan_estimate.memory import Place, memory_items
@@ -75,14 +75,16 @@ def memory_table(sizing: Sizing, columns: dict[Place, tuple[Item, ...]]) -> Tabl
 def print_disk(sizing: Sizing, console: Console) -> None:
     """What is written, and whether there is room."""
     items = disk_items(sizing)
-    table = Table("item", "path", "GB", "from", title="Disk, at most", title_justify="left")
+    moment, total = disk_peak(items)
+    table = Table("item", "path", "GB", "from", title="Disk; in brackets: not there when most is", title_justify="left")
     for item in items:
-        table.add_row(*map(escape, [item.name, item.path, f"{item.bytes / 1e9:,.2f}", item.formula]))
-    total = sum(item.bytes for item in items)
+        size = f"{item.bytes / 1e9:,.2f}"
+        table.add_row(*map(escape, [item.name, item.path, size if moment in item.moments else f"({size})", item.formula]))
     table.add_section()
-    table.add_row("in all", "", f"{total / 1e9:,.2f}", "")
+    table.add_row("at most", "", f"{total / 1e9:,.2f}", "")
     console.print(table)
-    console.print(f"Disk: {_gigabytes(total)}; {here_verdict(total, disk_here(), 'free disk')}.", highlight=False)
+    when = "while the run trains" if moment == "training" else "once the run has ended"
+    console.print(f"Disk: {_gigabytes(total)} at most, {when}; {here_verdict(total, disk_here(), 'free disk')}.", highlight=False)
 
 
 def print_time(sizings: Sequence[Sizing], rates: Rates, console: Console) -> None:
