@@ -81,7 +81,8 @@ def walk_forward(spec: DrafterSpec, num_rows: int, row_length: int, anchors: int
     pass_slots = pass_anchors * slots
     kept = 2 * together * (slots - 1) * spec.hidden_size
     layer = pass_slots * (3 * spec.intermediate_size + 4 * spec.hidden_size + 2 * spec.num_heads * spec.head_dim)
-    features = pass_anchors / anchors * row_length * spec.features_size * 1.5  # as taken, and in float32
+    copies = 1 if numerics.target == FLOAT32 else 1 + numerics.target / FLOAT32  # padded as taken, and in float32
+    features = pass_anchors / anchors * row_length * spec.features_size * copies
     head_copy = spec.vocab_size * spec.hidden_size if numerics.target != FLOAT32 else 0
     return FLOAT32 * (kept + layer + features + head_copy)
 
