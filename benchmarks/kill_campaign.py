@@ -47,7 +47,7 @@ PARAMS = {
     "bucket": {"multiple": 16, "tokens_per_step": 256, "tokens_per_microbatch": 128},
     "drafter": {"num_layers": 2, "block_size": 4, "num_features": 2},
     "training": {"epochs": 100, "num_anchors": 8, "learning_rate": 2e-3, "precision": "float32"},
-    "checkpoint": {"every": 3, "keep_last": 2, "evaluate": False},
+    "checkpoint": {"every": 3, "keep_last": 2, "evaluate": False, "proof_steps": 1},
 }
 
 

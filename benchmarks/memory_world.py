@@ -1,6 +1,6 @@
 """A world small enough to train in milliseconds: a table for a target, rows in memory, the real drafter and plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from dflash_core.data.plan import BatchPlan
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.objectives import make_objective
 from dflash_core.drafter.spec import DrafterSpec
+from dflash_core.training.hooks import News, Position
 from dflash_core.training.step import Trainee
 
 HIDDEN, VOCAB, LAYERS = 16, 48, (1, 3)
@@ -61,6 +62,33 @@ class MemoryDataset:
         return self.samples[row].sample_id
 
 
+class NotedSaves:
+    """Saves that note their steps and write nothing."""
+
+    def __init__(self, steps: list[int] | None = None) -> None:
+        self.steps = [] if steps is None else steps
+
+    def news(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+    def boundary(self, position: Position, due: bool, news: News) -> None:
+        if due:
+            self.steps.append(position.step)
+
+    def finish(self, position: Position) -> None:
+        if position.step not in self.steps:
+            self.steps.append(position.step)
+
+    def measured(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        pass
+
+    def rescue(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class MemoryWorld:
     """Everything `batches` and `train_step` take."""
@@ -79,6 +107,7 @@ def make_world(
     *,
     training: dict[str, Any] | None = None,
     distributed: dict[str, Any] | None = None,
+    checkpoint: dict[str, Any] | None = None,
     objective: str = "decayed_ce",
     **bucket: int,
 ) -> MemoryWorld:
@@ -92,7 +121,8 @@ def make_world(
         "training": {"epochs": 2, "num_anchors": 6, "learning_rate": 5e-3, "warmup_ratio": 0.1, "precision": "float32"}
         | (training or {}),
         "distributed": distributed or {},
-        "checkpoint": {"every": 3, "keep_last": 2},
+        # Which steps have a checkpoint depends on the disk's speed, unless saves are waited for.
+        "checkpoint": {"every": 3, "keep_last": 2, "wait": True, "proof_steps": 0} | (checkpoint or {}),
     }
     config = parse_config(tree, "test")
     dataset = MemoryDataset(rows)

@@ -27,10 +27,8 @@ from typing import Any
 import yaml
 from forked_ranks import on_ranks
 from kill_campaign import PROJECT, final_state, make_workspace
-from safetensors.torch import load_file
 
 from dflash_core.checkpoint.resume import RunDirectory
-from dflash_core.checkpoint.store import WEIGHTS
 from dflash_core.config import load_config
 from dflash_core.data.dataset import Dataset
 from dflash_core.data.plan import BatchPlan
@@ -228,8 +226,7 @@ def steps_of(workspace: Path) -> list[StepRecord]:
 
 def weights_of(workspace: Path) -> dict[str, Any]:
     """Tensors of the last checkpoint."""
-    store = RunDirectory(workspace / "runs" / "killed").store
-    return load_file(store.root / store.names()[-1] / WEIGHTS)
+    return dict(RunDirectory(workspace / "runs" / "killed").store.load_newest().contents.weights)
 
 
 def compare_nodes(prepared: Path, directory: Path, way: str, one: Path) -> dict[str, Any]:

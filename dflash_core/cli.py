@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_core.cli_checkpoint import checkpoint_app
 from dflash_core.errors import DflashError
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ app = typer.Typer(
     help="Trains DFlash block drafters for speculative decoding. Stages read params.yaml and write below build/.",
     epilog="Exit codes: 0 done, 2 bad input or configuration, 3 a gate said no, 4 stopped and resumable, 1 a fault of ours.",
 )
+
+app.add_typer(checkpoint_app, name="checkpoint")
 
 Params = Annotated[Path, typer.Option("--params", metavar="FILE", help="The configuration.")]
 DEFAULT_PARAMS = Path("params.yaml")
@@ -149,6 +152,10 @@ def resume(
     rdzv_endpoint: Endpoint = None,
     rdzv_id: RdzvId = None,
     grace: Grace = 30.0,
+    force_changed: Annotated[
+        list[str] | None,
+        typer.Option("--force-changed", metavar="FIELD", help="Go on although this field differs from the run's; it is logged. Repeatable."),
+    ] = None,
 ) -> None:
     """Go on with a run that was stopped; refuse where there is nothing to resume."""
     from dflash_core.stages import train_launch as stage
@@ -156,7 +163,7 @@ def resume(
     request = stage.Request(
         nproc=nproc, nnodes=nnodes, node_rank=node_rank, rdzv_endpoint=rdzv_endpoint, rdzv_id=rdzv_id, grace_s=grace
     )
-    _say(stage.run(_config(params), request, params, resume=True, debug=context.obj))
+    _say(stage.run(_config(params), request, params, resume=True, debug=context.obj, forced=force_changed or ()))
 
 
 @app.command(epilog=_example("evaluate"))

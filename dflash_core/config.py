@@ -183,6 +183,10 @@ class CheckpointConfig(Section):
     keep_last: Annotated[int, Field(ge=2)] = Field(3, description="Newest checkpoints kept; never fewer than two.")
     keep_every: PositiveInt | None = Field(None, description="Also keep each checkpoint whose step is a multiple of this.")
     evaluate: bool = Field(True, description="Measure acceptance length on held-out data at every checkpoint.")
+    wait: bool = Field(False, description="Stand still until each checkpoint is on disk, instead of writing it beside the training.")
+    proof_steps: Annotated[int, Field(ge=0)] = Field(
+        3, description="Steps past the end, logged and thrown away: the last checkpoint is proven by replaying them. 0: none."
+    )
 
 
 # Kinds of findings that can be faults while a run goes on.

@@ -26,7 +26,8 @@ ALLOWED = {
     "launcher": BASE | {"launcher"},
     "doctor": BASE,
     "plan_estimate": INPUTS | {"distributed", "training", "checkpoint", "evaluation", "stages.layout"},
-    "cli": BASE | {"stages", "doctor", "plan_estimate"},
+    "cli": BASE | {"stages", "doctor", "plan_estimate", "cli_checkpoint"},
+    "cli_checkpoint": BASE | {"stages"},
     "__main__": {"cli"},
     "__init__": set(),
 }

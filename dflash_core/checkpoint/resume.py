@@ -1,7 +1,7 @@
 """Decides whether a run begins or continues, from what its directory holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ class PriorRun:
     finished: bool
     evaluated_steps: frozenset[int]
     recent: tuple[Record, ...] = ()  # the last ones that count, none past the loaded checkpoint
+    taus: Mapping[int, float] = field(default_factory=dict)  # acceptance length by step
 
 
 def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
@@ -63,19 +64,24 @@ def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
             f"{directory.path} already holds a run with {len(names)} checkpoints. Resume it, give this one another name (run: NAME), "
             "or remove the directory."
         )
-    loaded = directory.store.load_newest(_digests(logged))
+    loaded = directory.store.load_newest(logged_digests(logged))
     evaluated = frozenset(r.step for r in logged if isinstance(r, EvalRecord))
     if loaded is not None:
         state = loaded.contents.state
         recent = tuple(r for r in logged if r.step <= loaded.committed.step)[-RECENT:]
-        return PriorRun(state["run_id"], state["identity"], loaded, _finished(logged, loaded), evaluated, recent)
+        return PriorRun(state["run_id"], state["identity"], loaded, _finished(logged, loaded), evaluated, recent, logged_taus(logged))
     identity = next((r.identity for r in logged if isinstance(r, StartRecord)), {})
     return PriorRun(logged[0].run_id, identity, None, False, evaluated)
 
 
-def _digests(logged: tuple[Record, ...]) -> dict[str, str]:
+def logged_digests(logged: tuple[Record, ...]) -> dict[str, str]:
     """Digest of each checkpoint as the log has it; one that was committed right before a kill isn't in the log."""
     return {r.name: r.digest for r in logged if isinstance(r, CheckpointRecord)}
+
+
+def logged_taus(logged: tuple[Record, ...]) -> dict[int, float]:
+    """The best so far is kept, also by a session that didn't measure it."""
+    return {r.step: r.metrics["tau"] for r in logged if isinstance(r, EvalRecord) and r.metrics.get("tau") is not None}
 
 
 def _finished(logged: tuple[Record, ...], loaded: Loaded) -> bool:

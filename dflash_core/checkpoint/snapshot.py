@@ -1,4 +1,4 @@
-"""Takes a training state into checkpoint contents, and puts it back exactly.
+"""Takes a rank's share of a training state, and puts a whole one back exactly.
 
 Anchors and feature noise are functions of (seed, epoch, sample id) and the learning rate one of the step, so
 `next_sample` is all the progress there is. The global generators are saved too, although nothing in the loop
@@ -7,22 +7,23 @@ draws from them today: a later part that does must not break the resume silently
 
 import base64
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from dflash_core.checkpoint.store import Contents
-from dflash_core.distributed.gradients import full, like
+from dflash_core.checkpoint.contents import Contents, Piece, Share
+from dflash_core.distributed.gradients import first_row, full, like
 from dflash_core.errors import CheckpointError, IdentityError
 
 _MOMENT_KEYS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def take_snapshot(
+def take_share(
     drafter: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
@@ -30,33 +31,35 @@ def take_snapshot(
     next_sample: int,
     run_id: str,
     identity: Mapping[str, Any],
-    keep: bool = True,
-) -> Contents | None:
-    """Contents at an optimizer boundary. The tensors are the live ones: write them before the next update.
+    index: int = 0,
+    count: int = 1,
+) -> Share:
+    """What drafter rank `index` of the `count` that save together has of the live state; no rank is asked for anything.
 
-    Shards are gathered, in the order of the names, so every drafter rank calls it; one that doesn't write sets `keep` to
-    False, holds one whole tensor at a time, and gets None.
+    Of shards each rank has its own rows; whatever isn't sharded is the first rank's.
     """
-    moments = gathered(
-        {
-            f"{name}.{key}": optimizer.state[param][key]
-            for name, param in drafter.named_parameters()
-            if param in optimizer.state
-            for key in _MOMENT_KEYS
-        },
-        keep,
-    )
-    weights = gathered(drafter.state_dict(), keep)
-    if not keep:
-        return None
-    state = {
-        "step": step,
-        "next_sample": next_sample,
-        "run_id": run_id,
-        "identity": dict(identity),
-        "generators": _generators(),
-    }
-    return Contents(step, weights, moments, state)
+    weights, moments = (_own_pieces(part, index) for part in state_tensors(drafter, optimizer))
+    progress = {"step": step, "next_sample": next_sample, "run_id": run_id, "identity": dict(identity)}
+    state = {} if index else progress | {"generators": _generators()}
+    return Share(step, weights, moments, state, index, count)
+
+
+def _own_pieces(tensors: Mapping[str, torch.Tensor], index: int) -> dict[str, Piece]:
+    pieces = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            rows = tensor.to_local()
+            if len(rows):  # more ranks than rows leave some without any
+                pieces[name] = Piece(rows, first_row(tensor), tuple(tensor.shape))
+        elif index == 0:
+            pieces[name] = Piece.whole(tensor)
+    return pieces
+
+
+def state_tensors(drafter: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Live weights and moments; moments go by the parameter's name, so that another order of parameters doesn't mix them up."""
+    named = ((name, optimizer.state[param]) for name, param in drafter.named_parameters() if param in optimizer.state)
+    return drafter.state_dict(), {f"{name}.{key}": state[key] for name, state in named for key in _MOMENT_KEYS}
 
 
 def gathered(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
@@ -92,21 +95,28 @@ def restore(contents: Contents, drafter: nn.Module, optimizer: torch.optim.Optim
     _restore_generators(contents.state["generators"])
 
 
-def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any], run_dir: Path) -> None:
+def check_identity(
+    saved: Mapping[str, Any], current: Mapping[str, Any], run_dir: Path, forced: Collection[str] = ()
+) -> dict[str, list[Any]]:
     """Refuse to continue the run in `run_dir` if its target, tokenizer, data, plan or settings are not those it was begun with.
 
+    Fields (or whole sections) in `forced` may differ; those that do are returned, each with both values, for the log.
+
     Raises:
-        IdentityError: the first differing field, with both values.
+        IdentityError: the first field that differs otherwise, with both values.
     """
     flat_saved, flat_current = _flatten(saved), _flatten(current)
     differing = [key for key in sorted(flat_saved | flat_current) if flat_saved.get(key) != flat_current.get(key)]
-    if differing:
-        key = differing[0]
-        more = f" (and {len(differing) - 1} more: {', '.join(differing[1:4])})" if len(differing) > 1 else ""
+    accepted = [key for key in differing if any(key == name or key.startswith(f"{name}.") for name in forced)]
+    refused = [key for key in differing if key not in accepted]
+    if refused:
+        key = refused[0]
+        more = f" (and {len(refused) - 1} more: {', '.join(refused[1:4])})" if len(refused) > 1 else ""
         raise IdentityError(
             f"The run in {run_dir} was begun with {key} = {flat_saved.get(key)!r}; the configuration now has "
             f"{flat_current.get(key)!r}{more}. Set it back to resume, or start anew: set `run` to another name, or remove {run_dir}."
         )
+    return {key: [flat_saved.get(key), flat_current.get(key)] for key in accepted}
 
 
 def _restore_moments(moments: Mapping[str, torch.Tensor], drafter: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -1,53 +1,42 @@
-"""Checkpoint directories that appear whole: written under a temporary name, verified, renamed; loaded only if they verify.
+"""Checkpoint directories that appear whole: written under a temporary name, renamed when all is on disk; loaded only if they verify.
 
-A checkpoint holds model.safetensors (float32 weights), optimizer.safetensors (AdamW moments, by parameter
-name), state.json (progress, generators, identity) and manifest.json (size and crc32 of each file, digests of
-the tensors, its own digest). status.json stands beside the manifest, outside of it, because it changes after
-the commit. None of DCP, torch.save and safetensors notices a flipped bit when loading; crc32 runs at
-2.2-2.5 GB/s, nearly free beside fsync.
+A checkpoint holds model.safetensors (float32 weights), optimizer.safetensors (AdamW moments, by parameter name), or a file
+of each for every rank that holds a shard, state.json (progress, generators, identity), manifest.json and status.json.
+None of DCP, torch.save and safetensors notices a flipped bit when loading; crc32 runs at 2.2-2.5 GB/s, nearly free beside
+fsync. A checkpoint that is found to be bad is moved to quarantine/, never deleted or written over.
 """
 
-import hashlib
-import json
-import os
-import re
 import shutil
 import time
 import uuid
-import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from dflash_core.errors import CheckpointError
-
-FORMAT = 1
-WEIGHTS, MOMENTS, STATE, MANIFEST, STATUS = (
-    "model.safetensors",
-    "optimizer.safetensors",
-    "state.json",
-    "manifest.json",
-    "status.json",
+from dflash_core.checkpoint.contents import Contents, Share
+from dflash_core.checkpoint.digests import json_digest, tensors_digest
+from dflash_core.checkpoint.manifest import (
+    FORMAT,
+    MANIFEST,
+    STATUS,
+    STEP_NAME,
+    Status,
+    note_of,
+    read_manifest,
+    read_status,
+    replace_json,
+    sealed,
+    step_name,
+    sync,
+    verify,
+    write_json,
 )
-Status = Literal["committed", "proven", "rejected"]
-_COMMITTED_NAME = re.compile(r"step-(\d{8,})")
-_REMAINS_NAME = re.compile(r"step-\d{8,}\.(tmp|replaced|deleted)-[0-9a-f]{8}")  # nothing else is ours to delete
-_CHUNK_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What is saved: weights and moments by name, and a JSON tree."""
-
-    step: int
-    weights: Mapping[str, torch.Tensor]
-    moments: Mapping[str, torch.Tensor]
-    state: Mapping[str, Any]
+from dflash_core.checkpoint.share_files import Report, gather, hand_in, read_contents, write_share
+from dflash_core.checkpoint.tensor_file import GivenUp
+from dflash_core.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -76,33 +65,58 @@ class Loaded:
     skipped: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Writing:
+    """How one save is written, which is the same in all ranks."""
+
+    origin: Mapping[str, Any]  # goes into the manifest: run, session, parent, ...
+    token: str  # of the temporary directory: eight hexadecimal digits, of this session only
+    given_up: Callable[[], bool] = lambda: False
+    timeout_s: float = 600.0  # for the shards of other ranks
+
+
 class CheckpointStore:
-    """The checkpoints of one run. One process writes; the run's log lock sees to that."""
+    """The checkpoints of one run. One process commits; the run's log lock sees to that, and so does `_refuse_strangers`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._known: set[str] | None = None  # checkpoints that were there before this object's first save, and its own
 
-    def save(self, contents: Contents) -> Committed:
-        """Write, sync and commit one checkpoint; after return it survives a power cut.
+    @property
+    def quarantine(self) -> Path:
+        """Where bad checkpoints go."""
+        return self.root / "quarantine"
+
+    def save(self, contents: Contents, origin: Mapping[str, Any] | None = None) -> Committed:
+        """Write, sync and commit one whole checkpoint; after return it survives a power cut. Errors as `write`."""
+        return self.write(Share.whole(contents), Writing(origin or {}, uuid.uuid4().hex[:8]))
+
+    def write(self, share: Share, writing: Writing) -> Committed | None:
+        """Write one rank's share; the first rank waits for the others' and commits. None in the others.
 
         Raises:
-            CheckpointError: the file system refused (disk full, no permission).
+            CheckpointError: the file system refused (disk full, no permission, directory gone), another process writes
+                here, or a rank didn't come to its end. Nothing has appeared, and earlier checkpoints are as before.
         """
-        final = self.root / f"step-{contents.step:08d}"
-        temporary = self.root / f"{final.name}.tmp-{uuid.uuid4().hex[:8]}"
+        final = self.root / step_name(share.step)
+        temporary = self.root / f"{final.name}.tmp-{writing.token}"
         try:
-            temporary.mkdir(parents=True)
-            manifest = _write_files(temporary, contents)
-            _sync(temporary)
-            if final.exists():  # a damaged one that a resume walked back from
-                final.rename(self.root / f"{final.name}.replaced-{uuid.uuid4().hex[:8]}")
-            temporary.rename(final)
-            _sync(self.root)
-        except (OSError, SafetensorError) as error:  # safetensors reports a full disk by its own error, which is no OSError
-            shutil.rmtree(temporary, ignore_errors=True)
+            self._make(temporary, share)
+            report = write_share(temporary, share, writing.given_up)
+            if share.index:
+                hand_in(temporary, share, report)
+                return None
+            report = gather(temporary, share, report, writing.given_up, writing.timeout_s)
+            manifest = _write_manifest(temporary, share.step, writing.origin, report)
+            self._commit(temporary, final)
+        except (OSError, GivenUp, CheckpointError) as error:
+            if not share.index:
+                shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, CheckpointError):
+                raise
+            reason = getattr(error, "strerror", None) or f"the write was given up ({error})"
             raise CheckpointError(
-                f"checkpoint {final} can't be written: {getattr(error, 'strerror', None) or error}. Earlier ones are untouched. "
-                "Free space or correct permissions, then resume."
+                f"checkpoint {final} can't be written: {reason}. Earlier ones are untouched. Free space or correct the directory, then resume."
             ) from None
         return _committed(final, manifest)
 
@@ -110,7 +124,7 @@ class CheckpointStore:
         """Committed directories, oldest first, good or not."""
         if not self.root.is_dir():
             return ()
-        steps = {int(m[1]): p.name for p in self.root.iterdir() if (m := _COMMITTED_NAME.fullmatch(p.name))}
+        steps = {int(m[1]): p.name for p in self.root.iterdir() if (m := STEP_NAME.fullmatch(p.name))}
         return tuple(steps[step] for step in sorted(steps))
 
     def load_newest(self, logged_digests: Mapping[str, str] | None = None) -> Loaded | None:
@@ -144,132 +158,84 @@ class CheckpointStore:
             CheckpointError: rejected, damaged, or not the one that the log names; says which file and both values.
         """
         path = self.root / name
+        read_manifest(path)  # first, since a note about a broken one says little
         if (status := read_status(path)) == "rejected":
             raise CheckpointError(f"{name} has status {status}.")
         manifest = verify(path, logged_digest)
         try:
-            weights, moments = load_file(path / WEIGHTS), load_file(path / MOMENTS)
-            state = json.loads((path / STATE).read_text(encoding="utf-8"))
-        except (OSError, ValueError, SafetensorError) as error:
+            contents = read_contents(path, manifest)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise CheckpointError(f"{name} can't be read: {error}.") from None
-        for what, tensors in (("weights", weights), ("moments", moments)):
-            if (found := tensors_digest(tensors)) != manifest["digests"][what]:
-                raise CheckpointError(
-                    f"{name}: digest of the {what} is {found[:12]}, its manifest says {manifest['digests'][what][:12]}."
-                )
-        return _committed(path, manifest), Contents(manifest["step"], weights, moments, state)
+        found = {
+            "weights": tensors_digest(contents.weights, contents.cuts),
+            "moments": tensors_digest(contents.moments, contents.cuts),
+            "generators": json_digest(contents.state.get("generators")),
+        }
+        for what, expected in manifest["digests"].items():
+            if found[what] != expected:
+                raise CheckpointError(f"{name}: digest of the {what} is {found[what][:12]}, its manifest says {expected[:12]}.")
+        return _committed(path, manifest), contents
 
-    def prune(self, keep_last: int, keep_every: int | None, passed_over: Collection[str] = ()) -> tuple[str, ...]:
-        """Delete what retention doesn't keep, and what killed sessions left; call after a commit only. Returns the deleted names.
+    def mark(self, name: str, status: Status, verdict: Mapping[str, Any]) -> None:
+        """Note what a proof found: status.json changes at once or not at all.
 
-        Kept: the newest `keep_last` that aren't rejected, each whose step is a multiple of `keep_every`, the newest proven.
-        Never kept: `passed_over`, which a resume walked back from. They are newer than the step that it went on from, and
-        would push the good ones out of the newest `keep_last`.
+        Raises:
+            CheckpointError: there is no such checkpoint, or the file system refused.
         """
-        names = [name for name in self.names() if name not in passed_over]
-        statuses = {name: read_status(self.root / name) for name in names}
-        keep = set([name for name in names if statuses[name] != "rejected"][-keep_last:])
-        keep |= set([name for name in names if statuses[name] == "proven"][-1:])
-        keep |= {name for name in names if keep_every and int(name.removeprefix("step-")) % keep_every == 0}
-        doomed = [name for name in self.names() if name not in keep]
-        for name in doomed:  # renamed first: a kill in the middle of a deletion must not leave half a checkpoint under its name
-            (self.root / name).rename(self.root / f"{name}.deleted-{uuid.uuid4().hex[:8]}")
-        for path in [path for path in self.root.iterdir() if _REMAINS_NAME.fullmatch(path.name)]:
-            shutil.rmtree(path, ignore_errors=True)
-        return tuple(doomed)
+        digest = read_manifest(self.root / name)["digest"]
+        try:
+            replace_json(self.root / name / STATUS, note_of(status, digest, verdict))
+        except OSError as error:
+            raise CheckpointError(f"{name} can't be marked {status}: {error.strerror}. Correct it, and prove it again.") from None
+
+    def put_aside(self, name: str) -> Path:
+        """Move a checkpoint out of the way, for a person to look at; returns where it lies."""
+        self.quarantine.mkdir(exist_ok=True)
+        place = self.quarantine / f"{name}-{uuid.uuid4().hex[:8]}"
+        (self.root / name).rename(place)
+        return place
+
+    def _make(self, temporary: Path, share: Share) -> None:
+        if self._known is None:
+            # Without parents, and only once: a run directory that somebody removes must not come back with one checkpoint and no log.
+            self.root.mkdir(exist_ok=True)
+            self._known = set(self.names())
+        temporary.mkdir(exist_ok=share.count > 1)
+
+    def _commit(self, temporary: Path, final: Path) -> None:
+        self._refuse_strangers()
+        if final.exists():  # a bad one that a resume walked back from
+            self.put_aside(final.name)
+        temporary.rename(final)
+        sync(self.root)
+        self._known.add(final.name)
+
+    def _refuse_strangers(self) -> None:
+        strangers = sorted(set(self.names()) - self._known)
+        if strangers:
+            raise CheckpointError(
+                f"{self.root} holds {strangers[0]}, which this run hasn't written: another process saves there. "
+                "Stop one of them; if both must run, give one another run name."
+            )
 
 
-def verify(path: Path, logged_digest: str | None = None) -> dict[str, Any]:
-    """Check a checkpoint's manifest and files; returns the manifest.
-
-    Raises:
-        CheckpointError: what is missing or differs, with both values.
-    """
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        own = manifest["digest"]
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{path.name}: format {manifest['format']}, this version reads {FORMAT}.")
-        if (found := _own_digest(manifest)) != own:
-            raise CheckpointError(f"{path.name}/{MANIFEST}: digest {found[:12]}, it says {own[:12]} itself.")
-        if logged_digest is not None and own != logged_digest:
-            raise CheckpointError(f"{path.name}/{MANIFEST}: digest {own[:12]}, the log says {logged_digest[:12]}.")
-        for name, expected in manifest["files"].items():
-            size, crc = _size_and_crc(path / name)
-            if (size, crc) != (expected["size"], expected["crc32"]):
-                raise CheckpointError(
-                    f"{path.name}/{name}: {size} bytes with crc32 {crc:08x}, the manifest says {expected['size']} with {expected['crc32']:08x}."
-                )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path.name} is not a whole checkpoint: {type(error).__name__} {error}.") from None
-    return manifest
-
-
-def read_status(path: Path) -> Status:
-    """State of a committed checkpoint; committed where nothing else was ever noted."""
-    try:
-        return json.loads((path / STATUS).read_text(encoding="utf-8"))["status"]
-    except FileNotFoundError:
-        return "committed"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "rejected"  # a damaged note is no reason for trust
-
-
-def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """sha256 over names, dtypes, shapes and bytes, in the order of names; independent of the file format."""
-    total = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
-
-
-def _write_files(directory: Path, contents: Contents) -> dict[str, Any]:
-    save_file({k: v.detach().cpu().contiguous() for k, v in contents.weights.items()}, directory / WEIGHTS)
-    save_file({k: v.detach().cpu().contiguous() for k, v in contents.moments.items()}, directory / MOMENTS)
-    _write_json(directory / STATE, contents.state)
-    _write_json(directory / STATUS, {"status": "committed"})
-    files = {}
-    for name in (WEIGHTS, MOMENTS, STATE):
-        (directory / name).chmod(0o644)  # safetensors writes 0600, which another user's proof or export couldn't read
-        size, crc = _size_and_crc(directory / name)
-        files[name] = {"size": size, "crc32": crc}
-        _sync(directory / name)
-    digests = {"weights": tensors_digest(contents.weights), "moments": tensors_digest(contents.moments)}
-    manifest = {"format": FORMAT, "step": contents.step, "created": time.time(), "files": files, "digests": digests}
-    manifest["digest"] = _own_digest(manifest)
-    _write_json(directory / MANIFEST, manifest)
-    for name in (MANIFEST, STATUS):
-        _sync(directory / name)
+def _write_manifest(directory: Path, step: int, origin: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    manifest = sealed(
+        {
+            "format": FORMAT,
+            "step": step,
+            "created": time.time(),
+            "origin": dict(origin),
+            "files": dict(report.files),
+            "digests": report.digests(),
+        }
+    )
+    write_json(directory / MANIFEST, manifest)
+    write_json(directory / STATUS, note_of("committed", manifest["digest"], {}))
+    sync(directory)
     return manifest
 
 
 def _committed(path: Path, manifest: Mapping[str, Any]) -> Committed:
     num_bytes = sum(entry["size"] for entry in manifest["files"].values())
     return Committed(path, manifest["step"], manifest["digest"], manifest["digests"]["weights"], num_bytes)
-
-
-def _own_digest(manifest: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in manifest.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _size_and_crc(path: Path) -> tuple[int, int]:
-    size = crc = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-    return size, crc
-
-
-def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(tree, indent=1, sort_keys=True, allow_nan=False), encoding="utf-8")
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from dflash_core.drafter.model import Drafter
 
@@ -195,6 +196,12 @@ class FullyShard(_Group):
 def full(tensor: Tensor) -> Tensor:
     """The whole tensor of a shard (collective), on the CPU so that the device holds one at a time; or the tensor itself."""
     return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
+
+
+def first_row(tensor: DTensor) -> int:
+    """Where this rank's rows of a tensor that is sharded by rows begin."""
+    _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return offsets[0]
 
 
 def like(own: Tensor, whole: Tensor) -> Tensor:

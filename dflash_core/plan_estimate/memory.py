@@ -105,7 +105,6 @@ def _state_items(sizing: Sizing) -> list[Item]:
         held("gradients", FLOAT32 * total / shards, of.format(FLOAT32), ["update"]),
         held("gradients, not yet sharded", FLOAT32 * whole, "whole until the last micro-batch", ["drafter"]),
         held("gathered weights", gathered, "two layers, and what is outside of layers", ["drafter"]),
-        held("gathered state", 3 * FLOAT32 * total, "weights and moments for a save", ["save"]),
         held("gathered drafter", 2 * FLOAT32 * total, "a whole copy for the walk, on the first rank", ["evaluate"]),
     ]
 
@@ -196,24 +195,18 @@ def _host_data_items(sizing: Sizing) -> list[Item]:
     if sizing.role.runs_drafter and sizing.config.checkpoint.evaluate:
         walked = workload.walk_rows * workload.walk_length * sizing.spec.features_size * sizing.target_width
         items.append(held("held-out features", walked, f"{workload.walk_rows} rows of the walk", since("features")))
-        items.append(_staging(sizing, 0.0, "none: a save writes the live tensors"))
+    if sizing.role.runs_drafter:
+        staged = 3 * FLOAT32 * sizing.drafter.total / sizing.role.drafter_shards
+        items.append(held("checkpoint's staging copy", staged, "weights and moments, kept from save to save", since("features")))
     return items
 
 
-def _staging(sizing: Sizing, num_bytes: float, formula: str) -> Item:
-    return held("checkpoint's staging copy", num_bytes, formula, ["save"])
-
-
 def _host_items(sizing: Sizing) -> list[Item]:
-    """Beside a GPU: the mapped file until the target is on the device, the data, and what a save brings down."""
+    """Beside a GPU: the mapped file until the target is on the device, and the data."""
     items = _host_data_items(sizing)
     if sizing.role.runs_target:
         items.append(held("target's file, mapped", sizing.target.total * sizing.target.stored_width, "until it is on the GPU", ["load"]))
     if sizing.role.runs_drafter:
-        items = [item for item in items if item.name != "checkpoint's staging copy"]
-        # The weights are written before the moments are brought down.
-        moments = 2 * FLOAT32 * sizing.drafter.total / sizing.role.drafter_shards
-        items += [_staging(sizing, moments, "moments, brought down to be written")]
         items += [held("drafter weights", FLOAT32 * sizing.drafter.total, "built here, then moved", ["start"])]
         if not sizing.online:
             items += _step_features(sizing)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import torch
 
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.checkpoint.export import export_speculators, export_transformers, export_zlab
 from dflash_core.checkpoint.exported import load_weights, read_spec
 from dflash_core.checkpoint.resume import RunDirectory
-from dflash_core.checkpoint.store import CheckpointStore, Committed, Contents
+from dflash_core.checkpoint.store import CheckpointStore, Committed
 from dflash_core.config import Config
 from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.errors import CheckpointError

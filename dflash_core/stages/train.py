@@ -5,7 +5,7 @@ serve features until the drafter ranks are done.
 """
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,9 @@ class TrainOutcome:
     checkpoint: Path
 
 
-def train(config: Config, workdir: Path, *, resume: Resume, evaluation: Evaluation | None = None) -> TrainOutcome | None:
+def train(
+    config: Config, workdir: Path, *, resume: Resume, evaluation: Evaluation | None = None, forced: Collection[str] = ()
+) -> TrainOutcome | None:
     """Train a drafter, or go on with it.
 
     Args:
@@ -63,6 +65,7 @@ def train(config: Config, workdir: Path, *, resume: Resume, evaluation: Evaluati
         resume: False begins and refuses where a run exists; True continues and refuses where there is none;
             "auto" does what the directory asks for. A finished run is returned as it is.
         evaluation: measured at every checkpoint, where the configuration wants it.
+        forced: fields of the run's identity that may differ at a resume.
 
     Returns:
         The outcome, on the rank that writes; None on others.
@@ -86,12 +89,11 @@ def train(config: Config, workdir: Path, *, resume: Resume, evaluation: Evaluati
         inputs = open_inputs(config, workdir, world)
         log = stack.enter_context(LogWriter(directory.log_path)) if world.is_writer else SilentLog()
         prior = find_prior_run(directory, resume) if world.is_writer else None
-        if prior is not None:
-            check_identity(prior.identity, inputs.identity, directory.path)
+        changed = check_identity(prior.identity, inputs.identity, directory.path, forced) if prior else {}
         finished = world.tell(prior is not None and prior.finished)
         if not finished:
             described = world.describe() | ({"calibration": calibration.describe()} if calibration else {})
-            session = _open_session(config, inputs, world, described, log, directory.store, prior, evaluation)
+            session = _open_session(config, inputs, world, described, log, directory.store, prior, evaluation, changed)
             position = train_drafter(session) if world.trains else serve(session)
         elif world.is_writer:
             position = position_of(prior)
@@ -110,6 +112,7 @@ def _open_session(
     store: CheckpointStore,
     prior: PriorRun | None,
     evaluation: Evaluation | None,
+    changed: Mapping[str, Any],
 ) -> Session:
     """Agree on where the run stands, and take what evaluation needs."""
     # Before the state is put back, since it may draw random numbers.
@@ -118,7 +121,7 @@ def _open_session(
     taken = world.hand_over(taken, world.target_leader, LEADER) if evaluation else None
     position = world.tell(position_of(prior))
     if world.is_writer:
-        _log_session(config, inputs, described, prior, position, log)
+        _log_session(config, inputs, described, prior, position, log, changed)
     return Session(config, inputs, world, log, store, prior, position, evaluation, taken)
 
 
@@ -131,7 +134,13 @@ def position_of(prior: PriorRun | None) -> Position:
 
 
 def _log_session(
-    config: Config, inputs: Inputs, world: Mapping[str, Any], prior: PriorRun | None, position: Position, log: LogWriter
+    config: Config,
+    inputs: Inputs,
+    world: Mapping[str, Any],
+    prior: PriorRun | None,
+    position: Position,
+    log: LogWriter,
+    changed: Mapping[str, Any],
 ) -> None:
     shared = {
         "total_steps": total_steps(inputs.plan, config),
@@ -152,5 +161,6 @@ def _log_session(
             checkpoint=committed.name if committed else None,
             digest=committed.digest if committed else None,
             skipped=prior.loaded.skipped if prior.loaded else (),
+            forced=dict(changed),
         )
     )

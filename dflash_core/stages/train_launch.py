@@ -1,5 +1,6 @@
 """Commands `train` and `resume`: trains in this process, or starts the ranks that do; loads what the choice needs, no more."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,22 +47,26 @@ class Request:
         )
 
 
-def run(config: Config, request: Request, params: Path, *, resume: bool, debug: bool) -> str:
-    """Train; gives the line that a person sees. Errors as `stages.train.train`, and as `launcher.launch.launch`."""
+def run(config: Config, request: Request, params: Path, *, resume: bool, debug: bool, forced: Sequence[str] = ()) -> str:
+    """Train; gives the line that a person sees. Errors as `stages.train.train`, and as `launcher.launch.launch`.
+
+    `forced` are fields of the run's identity that may differ at a resume.
+    """
     options = request.options(config)
     if options is None:
-        return _train_here(config, resume)
+        return _train_here(config, resume, forced)
     from dflash_core.launcher.launch import launch
 
     worker = ["-m", "dflash_core", "resume" if resume else "train", "--params", str(params)]
+    worker += [word for name in forced for word in ("--force-changed", name)]
     log_dir = config.run_dir / "ranks"
     launch([*worker, "--debug"] if debug else worker, options, log_dir)
     return f"{options.nproc} processes have ended well; the output of each is in {log_dir}"
 
 
-def _train_here(config: Config, resume: bool) -> str:
+def _train_here(config: Config, resume: bool, forced: Sequence[str]) -> str:
     if is_rank():
         obey_launcher()
     from dflash_core.stages import train_run
 
-    return train_run.run(config, resume=resume or "auto")
+    return train_run.run(config, resume=resume or "auto", forced=forced)

@@ -8,9 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dflash_core.checkpoint.contents import Contents, Share
+from dflash_core.checkpoint.lineage import make_origin
 from dflash_core.checkpoint.resume import PriorRun
-from dflash_core.checkpoint.snapshot import gathered, restore, take_snapshot
-from dflash_core.checkpoint.store import CheckpointStore, Committed, Contents
+from dflash_core.checkpoint.saves import Past, Saves
+from dflash_core.checkpoint.snapshot import gathered, restore, take_share
+from dflash_core.checkpoint.staging import HostBuffers
+from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config
 from dflash_core.distributed.gradients import Alone, DataParallel, FullyShard, Ranks
 from dflash_core.distributed.world import World
@@ -22,7 +26,7 @@ from dflash_core.training.loop import Hooks, Position, Run, is_milestone, train_
 from dflash_core.training.optimizer import make_optimizer
 from dflash_core.training.pipeline import Pipeline, open_pipeline
 from dflash_core.training.progress import ProgressLine
-from dflash_core.training.records import LogWriter, SilentLog
+from dflash_core.training.records import Log, LogWriter, SilentLog
 from dflash_core.training.serve import serve_features
 from dflash_core.training.stop_request import StopRequest
 
@@ -87,23 +91,11 @@ def join_ranks(drafter: Drafter, config: Config, world: World) -> Ranks:
 def _make_run(
     session: Session, optimizer: torch.optim.Optimizer, ranks: Ranks, pipeline: Pipeline, progress: ProgressLine | None
 ) -> Run:
-    config, inputs, store, log = session.config, session.inputs, session.store, session.log
+    config, inputs, log = session.config, session.inputs, session.log
     drafter, writes = inputs.trainee.drafter, session.world.is_writer
     loaded = session.prior.loaded if session.prior else None
-    passed_over = set(loaded.passed_over if loaded else ())
     for reason in loaded.skipped if loaded else ():
         progress.note(f"passed over: {reason}")
-
-    def save(at: Position) -> Committed | None:
-        contents = take_snapshot(
-            drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity=inputs.identity, keep=writes
-        )
-        if contents is None:
-            return None
-        committed = store.save(contents)
-        passed_over.discard(committed.name)  # it took the place of one
-        store.prune(config.checkpoint.keep_last, config.checkpoint.keep_every, passed_over)
-        return committed
 
     def measure(step: int) -> Mapping[str, float | None]:
         measured = _whole_drafter(drafter, ranks, writes)
@@ -124,7 +116,7 @@ def _make_run(
         total_steps(inputs.plan, config),
         watched or log,
         progress,
-        Hooks(save, measure if session.evaluation else None),
+        Hooks(_make_saves(session, optimizer, ranks, watched or log), measure if session.evaluation else None),
         ranks,
         pipeline,
         stop_elsewhere=lambda: receiver is not None and receiver.stop_requested,
@@ -138,6 +130,36 @@ def _watched(session: Session, progress: ProgressLine | None) -> WatchedLog | No
         return None
     earlier = session.prior.recent if session.prior else ()
     return WatchedLog(session.log, session.config.watch, progress.note, earlier, resumed_at=session.position.step)
+
+
+def _make_saves(session: Session, optimizer: torch.optim.Optimizer, ranks: Ranks, log: Log) -> Saves:
+    """Of shards every rank saves its own; of a whole drafter the writer saves all."""
+    world, inputs, prior = session.world, session.inputs, session.prior
+    index, count = (ranks.index, ranks.num_ranks) if isinstance(ranks, FullyShard) else (0, 1)
+    buffers = HostBuffers()
+    optimizer.register_step_pre_hook(lambda *_: buffers.before_update())
+
+    def share(at: Position) -> Share | None:
+        if count == 1 and not world.is_writer:
+            return None
+        return take_share(
+            inputs.trainee.drafter,
+            optimizer,
+            step=at.step,
+            next_sample=at.next_sample,
+            run_id=session.log.run_id,
+            identity=inputs.identity,
+            index=index,
+            count=count,
+        )
+
+    loaded = prior.loaded if prior else None
+    past = Past(session.position.step)
+    if loaded:
+        past = Past(loaded.committed.step, loaded.committed.digest, loaded.passed_over, prior.taus)
+    origin = make_origin(session.config, inputs.identity, session.log.run_id, session.log.session_id, world.describe()) if world.is_writer else {}
+    token = _tell_drafters(world, session.log.session_id[:8])
+    return Saves(share, buffers, session.store, ranks, log, session.config, origin, token, past)
 
 
 def _whole_drafter(drafter: Drafter, ranks: Ranks, wanted: bool) -> Drafter | None:

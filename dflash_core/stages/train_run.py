@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dflash_core.checkpoint.resume import Resume, RunDirectory
@@ -19,9 +19,9 @@ from dflash_core.target.ends import TargetEnds
 from dflash_core.target.model import Target
 
 
-def run(config: Config, resume: Resume = "auto") -> str:
+def run(config: Config, resume: Resume = "auto", forced: Collection[str] = ()) -> str:
     """Train, export, point; gives the line that a person sees, from the rank that writes. Arguments and errors as `train`."""
-    outcome = train(config, Path(), resume=resume, evaluation=HeldoutWalk(config))
+    outcome = train(config, Path(), resume=resume, evaluation=HeldoutWalk(config), forced=forced)
     if outcome is None:
         return ""
     committed = export_checkpoint(config, "zlab", layout.DRAFTER)

@@ -102,16 +102,21 @@ def total_steps(plan: BatchPlan, config: Config) -> int:
     return min(full, config.training.max_steps or full)
 
 
+def stream_steps(plan: BatchPlan, config: Config) -> int:
+    """Steps that data and features are made for: the run's, and those past its end that prove the last checkpoint."""
+    return total_steps(plan, config) + config.checkpoint.proof_steps
+
+
 def batches(plan: BatchPlan, dataset: Dataset, source: FeatureSource, config: Config, *, next_sample: int) -> Iterator[StepBatch]:
-    """Step batches from the one that begins at sample `next_sample` to the end of the run, in this thread."""
+    """Step batches from the one that begins at sample `next_sample` to the stream's end, in this thread."""
     return with_features(collated_steps(plan, dataset, config, next_sample=next_sample), source, config)
 
 
 def collated_steps(
     plan: BatchPlan, dataset: Dataset, config: Config, *, next_sample: int, rank: int = 0, num_ranks: int = 1
 ) -> Iterator[CollatedStep]:
-    """The share of drafter rank `rank` of each step from the one that begins at sample `next_sample` to the run's end."""
-    last = total_steps(plan, config)
+    """The share of drafter rank `rank` of each step from the one that begins at sample `next_sample` to the stream's end."""
+    last = stream_steps(plan, config)
     while True:
         planned = plan.step_at(next_sample)
         step = planned.epoch * plan.steps_per_epoch + planned.index_in_epoch + 1

@@ -1,7 +1,7 @@
 """The training loop: step after step from one progress integer, with saving and evaluating as injected calls."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,42 +11,14 @@ import torch
 from dflash_core.config import Config
 from dflash_core.distributed.gradients import Ranks
 from dflash_core.distributed.world import naming_lost_ranks
-from dflash_core.errors import DataError, PipelineError, Stopped
+from dflash_core.errors import DflashError, PipelineError, Stopped
 from dflash_core.training.batches import StepBatch
+from dflash_core.training.hooks import Hooks, News, Position
 from dflash_core.training.progress import ProgressLine
-from dflash_core.training.records import CheckpointRecord, EvalRecord, Log, StepRecord, StopRecord
+from dflash_core.training.records import EvalRecord, Log, ProbeRecord, StepRecord, StopRecord
 from dflash_core.training.schedule import learning_rate
 from dflash_core.training.step import StepResult, Trainee, train_step
 from dflash_core.training.stop_request import StopRequest
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a run stands: `step` updates done, samples before `next_sample` consumed."""
-
-    step: int
-    next_sample: int
-
-
-class SavedCheckpoint(Protocol):
-    """What the loop needs to know about a save."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def weights_digest(self) -> str: ...
-    @property
-    def num_bytes(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """What the loop calls without knowing how it is done."""
-
-    save: Callable[[Position], SavedCheckpoint | None]  # None where another rank writes
-    evaluate: Callable[[int], Mapping[str, float | None]] | None
 
 
 @dataclass(frozen=True)
@@ -93,58 +65,91 @@ class Run:
 
 
 def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evaluation_due: bool = False) -> Position:
-    """Train from `position` until `batches` ends; saves and evaluates every `checkpoint.every` steps and at the end.
+    """Train from `position` to the last step; saves and evaluates every `checkpoint.every` steps and at the end.
 
-    `evaluation_due` makes up for the evaluation at `position` that a killed session didn't come to.
+    After the last save come `checkpoint.proof_steps` steps that leave nothing but their records. `evaluation_due` makes up for
+    the evaluation at `position` that a killed session didn't come to.
 
     Raises:
         Stopped: SIGTERM or SIGINT came; the step was finished and saved.
         NonFiniteError: from the step; nothing was saved after it.
+        CheckpointError: a save failed; the ones before it are untouched.
         PipelineError: a batch is lost or repeated, or another rank.
     """
+    saves = run.hooks.saves
     try:
         with StopRequest() as stop, naming_lost_ranks(run.ranks.index):
-            checkpoint_s = _evaluate(run, position) if evaluation_due else 0.0
-            while True:
-                began = time.perf_counter()
-                depths = run.queues.depths()
-                batch = next(batches, None)
-                if batch is None:
-                    break
-                check_order(batch, position)
-                ready = time.perf_counter()
-                rate = learning_rate(batch.outline.step, run.total_steps, run.config.training)
-                result = train_step(run.trainee, run.optimizer, batch, rate, run.config.training, run.ranks)
-                drafter_s = time.perf_counter() - ready
-                # Whether to stop is read once, and agreed on: all ranks must stop after the same step, and a signal during a
-                # milestone must wait for the next step's save.
-                wish = stop.requested or run.stop_elsewhere() or run.stop_wanted() is not None
-                stopping, *target_times = run.ranks.sum([wish, batch.target_s, batch.target_idle_s])
-                timing = Timing(ready - began, drafter_s, checkpoint_s, *target_times)
-                position = Position(batch.outline.step, batch.outline.next_sample)
-                record = step_record(run.log, batch, result, timing, depths)
-                run.log.append(record)
+            blocked_s = _evaluate(run, position) if evaluation_due else 0.0
+            while position.step < run.total_steps:
+                done = _step(run, batches, position, lambda: _signalled(run, stop) or run.stop_wanted() is not None, blocked_s)
+                position = done.position
+                run.log.append(done.record)
                 if run.progress:
-                    run.progress.update(record)
-                checkpoint_s = _milestone(run, position, stopping > 0)
-                if stopping:
-                    run.ranks.sum([0.0])  # wait for the writer's save: torchrun ends all ranks as soon as one ends with code 4
-                    raise Stopped(
-                        f"{stop.signal_name or run.stop_wanted() or 'a signal to another rank'} came; "
-                        f"step {position.step} of {run.total_steps} is saved. "
-                        "Resume to go on."
-                    )
-            if position.step != run.total_steps:
-                raise PipelineError(
-                    f"the pipeline ended after step {position.step}, expected {run.total_steps} steps: batches are lost. Resume, and report it."
-                )
+                    run.progress.update(done.record)
+                blocked_s = _milestone(run, done)
+                if done.stopping:
+                    raise Stopped(_stopped(run, stop, f"step {position.step} of {run.total_steps} is saved"))
+            saves.finish(position)
+            _probe(run, batches, position, stop)
     except Exception as error:
         reason = "error" if not isinstance(error, Stopped) else "finding" if run.stop_wanted() else "signal"
-        with suppress(DataError):  # a full disk may be what stopped the run; its own message counts
+        with suppress(DflashError):  # a full disk may be what stopped the run; its own message counts
+            saves.rescue()
             run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
         raise
+    finally:
+        saves.close()
     run.log.append(StopRecord(**run.log.stamp(position.step), reason="finished", message=""))
     return position
+
+
+@dataclass(frozen=True)
+class Done:
+    """One step, and what all ranks know after it."""
+
+    position: Position
+    record: StepRecord
+    stopping: bool
+    news: News
+
+
+def _step(run: Run, batches: Iterator[StepBatch], position: Position, stops: Callable[[], bool], blocked_s: float) -> Done:
+    began = time.perf_counter()
+    depths = run.queues.depths()
+    batch = next(batches, None)
+    if batch is None:
+        raise PipelineError(
+            f"the pipeline ended after step {position.step}, expected {run.total_steps} steps: batches are lost. Resume, and report it."
+        )
+    check_order(batch, position)
+    ready = time.perf_counter()
+    rate = learning_rate(batch.outline.step, run.total_steps, run.config.training)
+    result = train_step(run.trainee, run.optimizer, batch, rate, run.config.training, run.ranks)
+    drafter_s = time.perf_counter() - ready
+    # Whether to stop is read once, and agreed on: all ranks must stop after the same step, and a signal during a
+    # milestone must wait for the next step's save. The same goes for saves, which all ranks begin at the same step.
+    stopping, target_s, target_idle_s, *news = run.ranks.sum([stops(), batch.target_s, batch.target_idle_s, *run.hooks.saves.news()])
+    timing = Timing(ready - began, drafter_s, blocked_s, target_s, target_idle_s)
+    record = step_record(run.log, batch, result, timing, depths)
+    return Done(Position(batch.outline.step, batch.outline.next_sample), record, stopping > 0, news)
+
+
+def _probe(run: Run, batches: Iterator[StepBatch], position: Position, stop: StopRequest) -> None:
+    """Steps past the end: a replay of the last checkpoint has to come to the same losses."""
+    for _ in range(run.config.checkpoint.proof_steps):
+        done = _step(run, batches, position, lambda: _signalled(run, stop), 0.0)
+        position = done.position
+        run.log.append(ProbeRecord(**vars(done.record)))
+        if done.stopping:
+            raise Stopped(_stopped(run, stop, "all steps are saved, but not those that the last checkpoint is proven by"))
+
+
+def _signalled(run: Run, stop: StopRequest) -> bool:
+    return stop.requested or run.stop_elsewhere()
+
+
+def _stopped(run: Run, stop: StopRequest, state: str) -> str:
+    return f"{stop.signal_name or run.stop_wanted() or 'a signal to another rank'} came; {state}. Resume to go on."
 
 
 def check_order(batch: StepBatch, position: Position) -> None:
@@ -191,26 +196,16 @@ def is_milestone(config: Config, step: int, total_steps: int) -> bool:
     return step > 0 and (step == total_steps or step % config.checkpoint.every == 0)
 
 
-def _milestone(run: Run, position: Position, stopping: bool) -> float:
+def _milestone(run: Run, done: Done) -> float:
     """Save, and evaluate unless the run is stopping, where it is time for it; returns the seconds it took."""
-    if not (stopping or is_milestone(run.config, position.step, run.total_steps)):
-        return 0.0
     began = time.perf_counter()
-    saved = run.hooks.save(position)
-    seconds = time.perf_counter() - began
-    if saved is not None:
-        run.log.append(
-            CheckpointRecord(
-                **run.log.stamp(position.step),
-                name=saved.name,
-                digest=saved.digest,
-                weights_digest=saved.weights_digest,
-                next_sample=position.next_sample,
-                num_bytes=saved.num_bytes,
-                seconds=seconds,
-            )
-        )
-    return seconds if stopping else seconds + _evaluate(run, position)
+    due = is_milestone(run.config, done.position.step, run.total_steps)
+    run.hooks.saves.boundary(done.position, due or done.stopping, done.news)
+    if done.stopping:
+        run.hooks.saves.finish(done.position)
+    elif due:
+        _evaluate(run, done.position)
+    return time.perf_counter() - began
 
 
 def _evaluate(run: Run, position: Position) -> float:
@@ -219,6 +214,7 @@ def _evaluate(run: Run, position: Position) -> float:
     began = time.perf_counter()
     metrics = dict(run.hooks.evaluate(position.step))
     seconds = time.perf_counter() - began
+    run.hooks.saves.measured(position.step, metrics)
     if run.progress:
         run.log.append(EvalRecord(**run.log.stamp(position.step), metrics=metrics, seconds=seconds))
         shown = ", ".join(f"{key} {value:.3f}" for key, value in metrics.items() if isinstance(value, float))

@@ -1,10 +1,11 @@
 """Typed records of train_log.jsonl, and the one writer that appends them.
 
-One JSON object a line, one `kind` each: start, resume, step, checkpoint, eval, finding, stop. Every record carries
-the run id, the id of the session (process) that wrote it, the global step, which never restarts, and the
+One JSON object a line, one `kind` each: start, resume, step, checkpoint, eval, finding, probe, stop. Every record
+carries the run id, the id of the session (process) that wrote it, the global step, which never restarts, and the
 wall time in seconds since 1970. The log is append-only, so steps that a killed session did after its last
 checkpoint stay in it and are done again: a `resume` record at step N supersedes every earlier record whose
-step exceeds N. `log_reader.read_log` applies that rule.
+step exceeds N. `log_reader.read_log` applies that rule. A checkpoint record comes when the checkpoint is known to be
+on disk, which is some steps after its own.
 """
 
 import fcntl
@@ -58,13 +59,13 @@ class ResumeRecord(Record):
     config: dict[str, Any]
     versions: dict[str, str]
     world: dict[str, Any] = field(default_factory=dict)  # ranks and their roles
+    forced: dict[str, Any] = field(default_factory=dict)  # what differs from the run's identity by a person's will: both values
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepRecord(Record):
-    """One optimizer step."""
+class UpdateRecord(Record):
+    """What one optimizer step did."""
 
-    kind: ClassVar[str] = "step"
     epoch: int
     loss: float  # loss_sum / denominator
     loss_sum: float
@@ -93,8 +94,22 @@ class StepRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepRecord(UpdateRecord):
+    """One optimizer step of the run."""
+
+    kind: ClassVar[str] = "step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRecord(UpdateRecord):
+    """One step past the run's end, to prove the last checkpoint by; it is no training, and its weights are thrown away."""
+
+    kind: ClassVar[str] = "probe"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointRecord(Record):
-    """A checkpoint was committed; `digest` is its manifest's own."""
+    """The checkpoint of step `step` was committed; `digest` is its manifest's own."""
 
     kind: ClassVar[str] = "checkpoint"
     name: str
@@ -102,7 +117,9 @@ class CheckpointRecord(Record):
     weights_digest: str
     next_sample: int
     num_bytes: int
-    seconds: float
+    seconds: float  # beside the training, until it was on disk
+    blocked_s: float = 0.0  # the training stood still: the copy, and for the last one of a session the writing as well
+    deferred: int = 0  # steps that it was put off, because the one before was still being written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +153,8 @@ class StopRecord(Record):
 
 
 RECORD_TYPES: dict[str, type[Record]] = {
-    t.kind: t for t in (StartRecord, ResumeRecord, StepRecord, CheckpointRecord, EvalRecord, FindingRecord, StopRecord)
+    t.kind: t
+    for t in (StartRecord, ResumeRecord, StepRecord, ProbeRecord, CheckpointRecord, EvalRecord, FindingRecord, StopRecord)
 }
 
 
@@ -209,7 +227,7 @@ class LogWriter:
         return {"run_id": self.run_id, "session_id": self.session_id, "step": step, "wall_time": time.time()}
 
     def append(self, record: Record) -> None:
-        """Write one line with one system call; a durable one (not a step) is also synced to disk.
+        """Write one line with one system call; a durable one (not a step or probe) is also synced to disk.
 
         Raises:
             DataError: the file system refused, or took a part of the line; the reader drops that as torn.
@@ -217,7 +235,7 @@ class LogWriter:
         line = to_line(record)
         try:
             written = os.write(self._fd, line)
-            if written == len(line) and record.kind != "step":
+            if written == len(line) and not isinstance(record, UpdateRecord):
                 os.fsync(self._fd)
         except OSError as error:
             raise DataError(f"the log can't be written: {error.strerror}. Free space or correct permissions, then resume.") from None

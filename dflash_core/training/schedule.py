@@ -9,13 +9,16 @@ from dflash_core.config import FeatureNoiseConfig, TrainingConfig
 
 
 def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
-    """Learning rate of update `step`, 1 <= step <= total_steps.
+    """Learning rate of update `step`, counted from 1.
 
     Linear warm-up reaches the peak at step `warmup_steps(...)`. After it: `cosine` falls along half a
     cosine, `wsd` stays and then falls linearly over the last `decay_ratio` of the run, both to
-    `min_lr_ratio` of the peak at the last step; `constant` stays.
+    `min_lr_ratio` of the peak at the last step; `constant` stays. Steps past the end prove the last checkpoint and run at
+    the peak: at the last rate, which is often 0, the weights would stay as they are, and wrong moments would not show.
     """
-    assert 1 <= step <= total_steps, (step, total_steps)
+    assert step >= 1, step
+    if step > total_steps:
+        return config.learning_rate
     warmup = warmup_steps(total_steps, config.warmup_ratio)
     if step <= warmup:
         return config.learning_rate * step / warmup

@@ -13,13 +13,13 @@ from dflash_core.data.plan import BatchPlan
 from dflash_core.distributed.transport import STOP, FeatureSender, Unit, units_of_step
 from dflash_core.distributed.world import World
 from dflash_core.errors import Stopped
-from dflash_core.training.batches import FeatureSource, pad_ids, total_steps
+from dflash_core.training.batches import FeatureSource, pad_ids, stream_steps
 from dflash_core.training.run_ahead import RunAhead
 
 
 def unit_stream(plan: BatchPlan, config: Config, world: World, next_sample: int) -> Iterator[tuple[Unit, Sequence[int], int]]:
-    """(unit, dataset rows, padded length) of every micro-batch of every drafter rank, to the end of the run."""
-    last, number = total_steps(plan, config), 0
+    """(unit, dataset rows, padded length) of every micro-batch of every drafter rank, to the stream's end."""
+    last, number = stream_steps(plan, config), 0
     while True:
         planned = plan.step_at(next_sample)
         step = planned.epoch * plan.steps_per_epoch + planned.index_in_epoch + 1

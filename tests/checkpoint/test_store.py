@@ -2,14 +2,23 @@
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
-from safetensors import SafetensorError
 
+from dflash_core.checkpoint import manifest as manifest_module
+from dflash_core.checkpoint import retention, share_files
 from dflash_core.checkpoint import store as store_module
-from dflash_core.checkpoint.store import MANIFEST, MOMENTS, STATE, STATUS, WEIGHTS, CheckpointStore, Contents, tensors_digest
+from dflash_core.checkpoint.contents import Contents
+from dflash_core.checkpoint.digests import tensors_digest
+from dflash_core.checkpoint.manifest import MANIFEST, STATUS, read_manifest, read_status, read_verdict, sealed
+from dflash_core.checkpoint.retention import Retention, clear_quarantine, prune
+from dflash_core.checkpoint.share_files import MOMENTS, STATE, WEIGHTS
+from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.errors import CheckpointError
 
 
@@ -68,7 +77,7 @@ def test_load_walks_back_from_a_damaged_file_and_says_why(store: CheckpointStore
     assert "step-00000002" in loaded.skipped[0] and name in loaded.skipped[0]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 2, "digest": ""}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 1, "digest": ""}'])
 def test_load_walks_back_from_a_broken_manifest(store: CheckpointStore, text: str) -> None:
     store.save(contents(1))
     (store.save(contents(2)).path / MANIFEST).write_text(text)
@@ -93,15 +102,30 @@ def test_a_swapped_checkpoint_is_found_by_the_digest_in_the_log(store: Checkpoin
     assert loaded is not None and loaded.committed.step == 1 and "the log says" in loaded.skipped[0]
 
 
-def test_tensors_are_checked_against_the_digest_taken_from_memory(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tensor that changes between memory and file has a right crc32 and a wrong digest."""
-    real = store_module.save_file
-    monkeypatch.setattr(store_module, "save_file", lambda tensors, path: real({k: v * 1.5 for k, v in tensors.items()}, path))
-    store.save(contents(1))
-    with pytest.raises(CheckpointError, match="digest of the weights"):
+def reseal(path: Path, change: Callable[[dict], None]) -> None:
+    """Change a manifest and make it agree with itself again."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    change(manifest)
+    manifest = sealed({key: value for key, value in manifest.items() if key != "digest"})
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    (path / STATUS).write_text(json.dumps({"status": "committed", "manifest": manifest["digest"], "verdict": {}}))
+
+
+@pytest.mark.parametrize("what", ["weights", "moments", "generators"])
+def test_what_was_read_is_checked_against_the_digests_taken_from_memory(store: CheckpointStore, what: str) -> None:
+    """Its files and their sizes and crc32 are right, and it is still not the state that was saved."""
+    reseal(store.save(contents(1)).path, lambda manifest: manifest["digests"].update({what: "0" * 64}))
+    with pytest.raises(CheckpointError, match=f"digest of the {what}"):
         store.load_newest()
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(store: CheckpointStore) -> None:
+    store.save(contents(1))
+    shutil.copytree(store.root / "step-00000001", store.root / "step-00000002")
+    loaded = store.load_newest()
+    assert loaded.committed.step == 1 and "it is of step-00000001, expected step-00000002" in loaded.skipped[0]
+    shutil.copytree(store.root / "step-00000001", store.root / "a copy")
+    assert store.load("a copy")[0].step == 1, "a person may name a copy as they like"
 
 
 def test_when_none_is_good_the_error_names_each(store: CheckpointStore) -> None:
@@ -113,32 +137,49 @@ def test_when_none_is_good_the_error_names_each(store: CheckpointStore) -> None:
 
 def test_a_rejected_checkpoint_is_passed_over(store: CheckpointStore) -> None:
     store.save(contents(1))
-    (store.save(contents(2)).path / STATUS).write_text('{"status": "rejected"}')
+    store.mark(store.save(contents(2)).name, "rejected", {"first": "loss"})
     loaded = store.load_newest()
     assert loaded is not None and loaded.committed.step == 1 and "rejected" in loaded.skipped[0]
+
+
+def test_a_mark_is_a_note_about_one_manifest(store: CheckpointStore) -> None:
+    first, second = (store.save(contents(step)) for step in (1, 2))
+    assert json.loads((first.path / STATUS).read_text()) == {"status": "committed", "manifest": first.digest, "verdict": {}}
+    store.mark(first.name, "proven", {"steps": 3})
+    assert json.loads((first.path / STATUS).read_text()) == {"status": "proven", "manifest": first.digest, "verdict": {"steps": 3}}
+    assert (read_status(first.path), read_verdict(first.path)) == ("proven", {"steps": 3})
+    assert sorted(path.name for path in first.path.iterdir()) == sorted([WEIGHTS, MOMENTS, STATE, MANIFEST, STATUS])
+    shutil.copy(first.path / STATUS, second.path / STATUS)
+    assert read_status(second.path) == "rejected", "a note about another checkpoint"
+    (second.path / STATUS).unlink()
+    assert read_status(second.path) == "rejected", "a save never leaves it out"
+    with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+        store.mark("step-00000007", "proven", {})
+
+
+def test_the_manifest_says_where_it_comes_from(store: CheckpointStore) -> None:
+    saved = store.save(contents(1), {"run_id": "r", "parent": None})
+    manifest = read_manifest(saved.path)
+    assert manifest["origin"] == {"run_id": "r", "parent": None} and manifest["step"] == 1
+    assert set(manifest["digests"]) == {"weights", "moments", "generators"} and set(manifest["files"]) == {WEIGHTS, MOMENTS, STATE}
 
 
 FULL = OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
-    ("call", "fault"),
-    [
-        ("save_file", SafetensorError("Error while serializing: I/O error: No space left on device")),
-        ("_write_json", FULL),
-        ("_sync", FULL),
-        ("_size_and_crc", FULL),
-    ],
+    ("module", "call"),
+    [(share_files, "write_tensors"), (share_files, "write_json"), (store_module, "write_json"), (store_module, "sync")],
 )
 def test_a_failed_save_leaves_no_checkpoint_and_keeps_the_last(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, call: str, fault: Exception
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, module: ModuleType, call: str
 ) -> None:
     store.save(contents(1))
 
     def full(*_: object) -> None:
-        raise fault
+        raise FULL
 
-    monkeypatch.setattr(store_module, call, full)
+    monkeypatch.setattr(module, call, full)
     with pytest.raises(CheckpointError, match="No space left"):
         store.save(contents(2))
     monkeypatch.undo()
@@ -150,8 +191,13 @@ def test_files_and_directories_are_synced_before_and_after_the_rename(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    real_sync, real_rename = store_module._sync, Path.rename
-    monkeypatch.setattr(store_module, "_sync", lambda path: (events.append(path.name.split(".tmp")[0]), real_sync(path)))
+    real_sync, real_rename = os.fsync, Path.rename
+
+    def sync(fd: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name.split(".tmp")[0])
+        real_sync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "rename", lambda self, to: (events.append("rename"), real_rename(self, to))[1])
     store.save(contents(3))
     assert set(events[:5]) == {WEIGHTS, MOMENTS, STATE, MANIFEST, STATUS}
@@ -165,7 +211,7 @@ def test_a_checkpoint_that_was_walked_back_from_is_replaced_not_written_into(sto
     inode = os.stat(damaged).st_ino
     store.save(contents(2))
     assert os.stat(damaged).st_ino != inode
-    assert [p for p in store.root.glob("*.replaced-*") if os.stat(p).st_ino == inode]
+    assert [p for p in store.quarantine.iterdir() if os.stat(p).st_ino == inode], "the bad one is evidence"
     loaded = store.load_newest()
     assert loaded is not None and loaded.committed.step == 2
 
@@ -173,12 +219,15 @@ def test_a_checkpoint_that_was_walked_back_from_is_replaced_not_written_into(sto
 def test_retention_keeps_last_every_and_proven(store: CheckpointStore) -> None:
     for step in range(1, 11):
         store.save(contents(step))
-    (store.root / "step-00000003" / STATUS).write_text('{"status": "proven"}')
-    (store.root / "step-00000009" / STATUS).write_text('{"status": "rejected"}')
+    store.mark("step-00000003", "proven", {})
+    store.mark("step-00000009", "rejected", {"first": "loss"})
     (store.root / "step-00000011.tmp-0123abcd").mkdir()
-    store.prune(keep_last=2, keep_every=4)
-    assert store.names() == ("step-00000003", "step-00000004", "step-00000008", "step-00000010")
-    assert len(list(store.root.iterdir())) == 4, "temporary directories of killed sessions go too"
+    prune(store, Retention(2, 4), best="step-00000005")
+    assert store.names() == tuple(f"step-{step:08d}" for step in (3, 4, 5, 8, 10))
+    assert len(list(store.root.iterdir())) == 6, "temporary directories of killed sessions go too"
+    (evidence,) = store.quarantine.iterdir()
+    assert evidence.name.startswith("step-00000009-") and read_verdict(evidence) == {"first": "loss"}
+    assert clear_quarantine(store) == 1 and not list(store.quarantine.iterdir())
 
 
 def test_damaged_newer_checkpoints_do_not_push_the_good_ones_out(store: CheckpointStore) -> None:
@@ -190,15 +239,15 @@ def test_damaged_newer_checkpoints_do_not_push_the_good_ones_out(store: Checkpoi
     passed_over = store.load_newest().passed_over
     assert passed_over == ("step-00000004", "step-00000003")
     store.save(contents(2))
-    store.prune(keep_last=2, keep_every=4, passed_over=passed_over)
-    assert store.names() == ("step-00000001", "step-00000002") and store.load_newest().committed.step == 2
+    prune(store, Retention(2, 4), passed_over)
+    assert len(list(store.quarantine.iterdir())) == 2 and store.names() == ("step-00000001", "step-00000002") and store.load_newest().committed.step == 2
 
 
 def test_only_its_own_remains_are_deleted(store: CheckpointStore) -> None:
     copy = store.root / "step-00000001.before-the-fix"
     copy.mkdir(parents=True)
     store.save(contents(1))
-    store.prune(keep_last=2, keep_every=None)
+    prune(store, Retention(2, None))
     assert copy.is_dir()
 
 
@@ -211,7 +260,58 @@ def test_a_kill_during_deletion_leaves_no_half_checkpoint_under_its_name(
     def killed(path: Path, **_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store_module.shutil, "rmtree", killed)
+    monkeypatch.setattr(retention.shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        store.prune(keep_last=2, keep_every=None)
+        prune(store, Retention(2, None))
     assert store.names() == ("step-00000002", "step-00000003")
+
+
+def test_two_writers_in_one_directory_are_told_apart(store: CheckpointStore) -> None:
+    """The log's lock sees to it on one machine; on a file system without locks the second save tells."""
+    store.save(contents(1))
+    CheckpointStore(store.root).save(contents(2))
+    with pytest.raises(CheckpointError, match="holds step-00000002, which this run hasn't written: another process"):
+        store.save(contents(3))
+    assert store.names() == ("step-00000001", "step-00000002") and store.load_newest().committed.step == 2
+    assert not list(store.root.glob("*.tmp-*"))
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")])
+def test_a_directory_that_cannot_be_written_is_one_sentence(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    store.save(contents(1))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(CheckpointError, match=f"can't be written: {error.strerror}. Earlier ones are untouched"):
+        store.save(contents(2))
+    assert store.load_newest().committed.step == 1
+
+
+@pytest.mark.parametrize("gone", ["checkpoints", "run"])
+def test_a_removed_directory_does_not_come_back_with_one_checkpoint(tmp_path: Path, gone: str) -> None:
+    (tmp_path / "run").mkdir()
+    store = CheckpointStore(tmp_path / "run" / "checkpoints")
+    store.save(contents(1))
+    shutil.rmtree(store.root if gone == "checkpoints" else tmp_path / "run")
+    with pytest.raises(CheckpointError, match="No such file or directory"):
+        store.save(contents(2))
+    assert not store.root.exists()
+
+
+def test_the_order_is_that_of_steps_whatever_the_clock_says(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([2e9, 1e9, 3.0])
+    monkeypatch.setattr(store_module.time, "time", lambda: next(now))
+    for step in (1, 2, 3):
+        store.save(contents(step))
+    prune(store, Retention(2, None))
+    assert store.names() == ("step-00000002", "step-00000003") and store.load_newest().committed.step == 3
+
+
+def test_a_mark_that_fails_leaves_the_old_note(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = store.save(contents(1))
+    monkeypatch.setattr(manifest_module.os, "replace", lambda *_: (_ for _ in ()).throw(FULL))
+    with pytest.raises(CheckpointError, match="can't be marked proven: No space left"):
+        store.mark(saved.name, "proven", {})
+    assert read_status(saved.path) == "committed"

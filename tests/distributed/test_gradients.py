@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core.checkpoint.snapshot import restore, take_snapshot
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
+from dflash_core.checkpoint.snapshot import gathered, restore, state_tensors, take_share
 from dflash_core.distributed import gradients
 from dflash_core.distributed.gradients import Alone, DataParallel, FullyShard, _in_buckets
 from dflash_core.distributed.world import World
@@ -65,9 +65,7 @@ def train(world: World, make_memory_world: Callable[..., Any], way: str, setting
         results.append(train_step(here.trainee, optimizer, batch, config.learning_rate, config, ranks))
     assert all(p.grad is None for p in drafter.parameters())
     next_sample = batches[-1].outline.next_sample
-    snapshot = take_snapshot(
-        drafter, optimizer, step=done + STEPS, next_sample=next_sample, run_id="r", identity={}, keep=world.is_writer
-    )
+    snapshot = whole_state(drafter, optimizer, done + STEPS, next_sample, world.is_writer)
     return Trained(
         {name: gradients.full(weight).numpy().copy() for name, weight in drafter.state_dict().items()},
         tuple(result.loss for result in results),
@@ -75,6 +73,13 @@ def train(world: World, make_memory_world: Callable[..., Any], way: str, setting
         tuple(batch.outline.micro_batches for batch in batches),
         as_arrays(snapshot),
     )
+
+
+def whole_state(drafter: Any, optimizer: Any, step: int, next_sample: int, keep: bool) -> Contents | None:
+    """What a checkpoint holds, gathered from the ranks."""
+    weights, moments = (gathered(part, keep) for part in state_tensors(drafter, optimizer))
+    share = take_share(drafter, optimizer, step=step, next_sample=next_sample, run_id="r", identity={})
+    return Contents(step, weights, moments, share.state) if keep else None
 
 
 def as_arrays(contents: Contents | None) -> Contents | None:
@@ -208,9 +213,7 @@ def pass_through(world: World, make_memory_world: Callable[..., Any], way: str, 
     ranks_of(world, here.trainee, way)
     optimizer = make_optimizer(here.trainee.drafter, here.config.training)
     restore(converted(contents, torch.from_numpy), here.trainee.drafter, optimizer)
-    kept = take_snapshot(
-        here.trainee.drafter, optimizer, step=contents.step, next_sample=0, run_id="r", identity={}, keep=world.is_writer
-    )
+    kept = whole_state(here.trainee.drafter, optimizer, contents.step, 0, world.is_writer)
     return as_arrays(kept)
 
 

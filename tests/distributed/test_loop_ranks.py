@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from memory_world import NotedSaves
 from torch import Tensor
 
 from dflash_core.distributed.gradients import Alone, DataParallel
@@ -91,7 +92,7 @@ def drafter(world: World, here: Any, target: Target) -> str:
         with StopRequest() as early, open_pipeline(here.plan, here.dataset, source, here.config, world, CPU, next_sample=0) as pipeline:
             run = Run(
                 here.config, here.trainee, make_optimizer(model, here.config.training), total_steps(here.plan, here.config), SilentLog(), None,
-                Hooks(lambda at: saved.append(at.step), None), ranks, pipeline,
+                Hooks(NotedSaves(saved), None), ranks, pipeline,
                 stop_elsewhere=lambda: early.requested or (receiver is not None and receiver.stop_requested),
             )  # fmt: skip
             position = train_loop(run, pipeline.batches, START)

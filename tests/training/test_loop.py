@@ -14,8 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.checkpoint.resume import RunDirectory, find_prior_run
-from dflash_core.checkpoint.snapshot import check_identity, restore, take_snapshot
+from dflash_core.checkpoint.saves import Past, Saves
+from dflash_core.checkpoint.snapshot import check_identity, restore, take_share
+from dflash_core.checkpoint.staging import HostBuffers
 from dflash_core.distributed.gradients import Alone
 from dflash_core.errors import CheckpointError, ConfigError, IdentityError, NonFiniteError, Stopped
 from dflash_core.training.batches import batches, total_steps
@@ -46,17 +49,17 @@ class Session:
                 restore(loaded.contents, drafter, optimizer)
                 position = Position(loaded.contents.state["step"], loaded.contents.state["next_sample"])
 
-            def save(at: Position) -> object:
-                state = take_snapshot(
-                    drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity={}
-                )
-                return self.directory.store.save(state)
+            def share(at: Position) -> object:
+                return take_share(drafter, optimizer, step=at.step, next_sample=at.next_sample, run_id=log.run_id, identity={})
 
+            ranks = Alone(drafter)
+            token, past = log.session_id[:8], Past(position.step)
+            saves = Saves(share, HostBuffers(), self.directory.store, ranks, log, config, {}, token, past)
             steps = total_steps(self.world.plan, config)
             stream = batches(self.world.plan, self.world.dataset, self.source, config, next_sample=position.next_sample)
             run = Run(
-                config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(save, self.evaluate),
-                Alone(drafter), stop_wanted=self.stop_wanted,
+                config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(saves, self.evaluate),
+                ranks, stop_wanted=self.stop_wanted,
             )  # fmt: skip
             return train_loop(run, stream, position)
 
@@ -122,18 +125,25 @@ def test_spec7_07_resume_parity(world: Callable, tmp_path: Path, precision: str)
     assert all(torch.equal(final[0].moments[name], value) for name, value in final[1].moments.items())
 
 
+def contents_of(world: object, optimizer: torch.optim.Optimizer) -> Contents:
+    """The live state as one process saves it."""
+    share = take_share(world.trainee.drafter, optimizer, step=1, next_sample=6, run_id="r", identity={"a": 1})
+    parts = ({name: piece.rows for name, piece in part.items()} for part in (share.weights, share.moments))
+    return Contents(1, *parts, share.state)
+
+
 def test_snapshot_puts_back_weights_moments_and_generators(world: Callable) -> None:
     here, there = world(), world()
     optimizer = make_optimizer(here.trainee.drafter, here.config.training)
     for param in here.trainee.drafter.parameters():
         param.grad = torch.ones_like(param)
     optimizer.step()
-    saved = take_snapshot(here.trainee.drafter, optimizer, step=1, next_sample=6, run_id="r", identity={"a": 1})
+    saved = contents_of(here, optimizer)
     expected = (torch.rand(3).tolist(), np.random.rand(3).tolist(), [random.random() for _ in range(3)])
     other = make_optimizer(there.trainee.drafter, there.config.training)
     restore(saved, there.trainee.drafter, other)
     assert (torch.rand(3).tolist(), np.random.rand(3).tolist(), [random.random() for _ in range(3)]) == expected
-    again = take_snapshot(there.trainee.drafter, other, step=1, next_sample=6, run_id="r", identity={"a": 1})
+    again = contents_of(there, other)
     for kind in ("weights", "moments"):
         ours, theirs = getattr(saved, kind), getattr(again, kind)
         assert len(theirs) > 10 and all(torch.equal(ours[k], theirs[k]) for k in ours | theirs)
@@ -143,7 +153,7 @@ def test_snapshot_puts_back_weights_moments_and_generators(world: Callable) -> N
 def test_a_checkpoint_of_another_shape_is_refused(world: Callable) -> None:
     here = world()
     optimizer = make_optimizer(here.trainee.drafter, here.config.training)
-    saved = take_snapshot(here.trainee.drafter, optimizer, step=1, next_sample=6, run_id="r", identity={})
+    saved = contents_of(here, optimizer)
     saved.weights["norm.weight"] = torch.ones(3)
     with pytest.raises(CheckpointError, match=r"norm.weight is \(3,\).*\(16,\)"):
         restore(saved, here.trainee.drafter, optimizer)
@@ -159,6 +169,15 @@ def test_identity_names_the_field_and_both_values() -> None:
         check_identity(saved, {"target": "a1", "training": {"learning_rate": 1e-3, "betas": [0.9, 0.95]}}, Path("runs/a"))
     with pytest.raises(IdentityError, match=r"dataset = None; .* now has 'd'"):
         check_identity(saved, saved | {"dataset": "d"}, Path("runs/a"))
+
+
+def test_a_difference_is_accepted_where_it_is_named_and_told_with_both_values() -> None:
+    saved = {"target": "a1", "training": {"learning_rate": 6e-4, "seed": 1}}
+    current = {"target": "a1", "training": {"learning_rate": 1e-3, "seed": 2}}
+    assert check_identity(saved, current, Path("r"), ["training"]) == {"training.learning_rate": [6e-4, 1e-3], "training.seed": [1, 2]}
+    with pytest.raises(IdentityError, match="training.seed = 1"):
+        check_identity(saved, current, Path("r"), ["training.learning_rate"])
+    assert check_identity(saved, saved, Path("r"), ["target"]) == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

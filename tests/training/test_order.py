@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from memory_world import NotedSaves
 
 from dflash_core.distributed.gradients import Alone
 from dflash_core.errors import NonFiniteError, PipelineError
@@ -27,7 +28,7 @@ def run_of(here: Any, saved: list[int]) -> Run:
     drafter = here.trainee.drafter
     return Run(
         here.config, here.trainee, make_optimizer(drafter, here.config.training), total_steps(here.plan, here.config), SilentLog(), None,
-        Hooks(lambda at: saved.append(at.step), None), Alone(drafter),
+        Hooks(NotedSaves(saved), None), Alone(drafter),
     )  # fmt: skip
 
 

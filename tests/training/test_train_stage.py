@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_core.checkpoint.resume import RunDirectory
-from dflash_core.checkpoint.store import WEIGHTS
+from dflash_core.checkpoint.share_files import WEIGHTS
 from dflash_core.config import Config, load_config
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.live import Watch
@@ -53,12 +53,12 @@ def test_changed_settings_say_what_to_do_before_anything_long_begins(workspace: 
 
 def test_a_resume_past_damaged_checkpoints_keeps_the_good_ones(workspace: Path) -> None:
     store = RunDirectory(workspace / "runs" / "damaged").store
-    train(configure(workspace, "damaged", checkpoint={"every": 3, "keep_last": 3}), workspace, resume="auto")
+    train(configure(workspace, "damaged", checkpoint={"every": 3, "keep_last": 3, "wait": True}), workspace, resume="auto")
     assert store.names() == ("step-00000003", "step-00000006", "step-00000009")
     for name in store.names()[1:]:
         (store.root / name / WEIGHTS).write_bytes(b"")
     seen = []
-    config = configure(workspace, "damaged", checkpoint={"every": 1, "keep_last": 2, "evaluate": True})
+    config = configure(workspace, "damaged", checkpoint={"every": 1, "keep_last": 2, "evaluate": True, "wait": True})
     train(config, workspace, resume="auto", evaluation=Measured(lambda: None, lambda: seen.append(store.names())))
     # step 3 is measured before anything is saved; with the save of step 4 the damaged ones go, and 3 stays
     assert [len(names) for names in seen[:2]] == [3, 2] and seen[1] == ("step-00000003", "step-00000004")

@@ -1,0 +1,98 @@
+"""Races a training thread with saves: a writer that saves by reference is torn, ours is not, and the digests tell them apart.
+
+    python benchmarks/torn_copy.py --n 10 --json torn.json
+
+A thread sets every weight to the number of its step, as fast as it can, with a boundary after each step. One writer is given
+the live tensors at a boundary, as a thread around `torch.save(model.state_dict())` would be; ours copies them there. A checkpoint
+is torn if it holds more than one number. Torn files verify: sizes, crc32 and digests are those of what was written. But the
+digest that a replay of that step comes to is another, while ours is exactly that. Exit status 0 means that all of this holds.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dflash_core.checkpoint.contents import Piece, Share
+from dflash_core.checkpoint.digests import tensors_digest
+from dflash_core.checkpoint.staging import HostBuffers
+from dflash_core.checkpoint.store import CheckpointStore, Writing
+from dflash_core.checkpoint.writer import BackgroundWriter
+
+TENSORS, NUMBERS = 12, 1 << 20  # 50 MB
+WRITING = Writing({}, "0123abcd")
+
+
+class Trainer:
+    """Weights that an update sets to its step's number, one tensor after the other."""
+
+    def __init__(self) -> None:
+        self.live = {f"w{n}": torch.zeros(NUMBERS) for n in range(TENSORS)}
+        self.step = 0
+
+    def update(self) -> None:
+        self.step += 1
+        for tensor in self.live.values():
+            tensor.fill_(self.step)
+
+    def share(self) -> Share:
+        return Share(self.step, {name: Piece.whole(tensor) for name, tensor in self.live.items()}, {}, {"step": self.step})
+
+    def digest_at(self, step: int) -> str:
+        """What a replay comes to."""
+        return tensors_digest({name: torch.full_like(tensor, step) for name, tensor in self.live.items()})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the races; see the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=10, help="saves of each writer")
+    parser.add_argument("--seed", type=int, default=0, help="not used: the race has no seed")
+    parser.add_argument("--json", type=Path, help="file to write; default: print it")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="torn-copy-") as directory:
+        naive = race(Path(directory) / "naive", options.n, staged=False)
+        ours = race(Path(directory) / "ours", options.n, staged=True)
+    holds = naive["torn"] > 0 and naive["caught_by_digest"] == naive["torn"] and naive["verify"] == options.n
+    result = {"n": options.n, "by_reference": naive, "ours": ours}
+    result["holds"] = holds and ours["torn"] == 0 and ours["digest_of_the_step"] == options.n
+    text = json.dumps(result, indent=1) + "\n"
+    if options.json:
+        options.json.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0 if result["holds"] else 1
+
+
+def race(root: Path, n: int, staged: bool) -> dict[str, Any]:
+    """Save `n` times while updates go on."""
+    store, trainer, buffers, writer = CheckpointStore(root), Trainer(), HostBuffers(), BackgroundWriter()
+    figures = {"torn": 0, "verify": 0, "caught_by_digest": 0, "digest_of_the_step": 0, "updates_beside_the_writes": 0}
+    for _ in range(n):
+        trainer.update()
+        share = trainer.share()
+        share = buffers.stage(share) if staged else share
+        writer.start(lambda share=share: store.write(share, WRITING))
+        begun = trainer.step
+        while writer.busy:
+            trainer.update()
+            time.sleep(0)
+        committed = writer.result()
+        figures["updates_beside_the_writes"] += trainer.step - begun
+        _, contents = store.load(committed.name)
+        figures["verify"] += 1
+        torn = len({float(value) for tensor in contents.weights.values() for value in tensor.unique()}) > 1
+        right = committed.weights_digest == trainer.digest_at(share.step)
+        figures["torn"] += torn
+        figures["caught_by_digest"] += torn and not right
+        figures["digest_of_the_step"] += right
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
