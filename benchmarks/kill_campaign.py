@@ -177,9 +177,11 @@ def last_step(workspace: Path) -> int:
         return 0
     for line in reversed(lines):
         try:
-            return int(json.loads(line)["step"])
+            record = json.loads(line)
         except ValueError:
             continue  # torn
+        if record["kind"] != "checkpoint":  # that comes some steps after its own
+            return int(record["step"])
     return 0
 
 

@@ -71,9 +71,10 @@ class NotedSaves:
     def news(self) -> tuple[float, float]:
         return 0.0, 0.0
 
-    def boundary(self, position: Position, due: bool, news: News) -> None:
+    def boundary(self, position: Position, due: bool, news: News) -> float:
         if due:
             self.steps.append(position.step)
+        return 0.0
 
     def finish(self, position: Position) -> None:
         if position.step not in self.steps:

@@ -80,14 +80,17 @@ class Saves:
     def news(self) -> tuple[float, float]:
         return float(self._writer.busy), float(self._writer.failed)
 
-    def boundary(self, position: Position, due: bool, news: News) -> None:
-        self._settle(news)
+    def boundary(self, position: Position, due: bool, news: News) -> float:
+        began = time.perf_counter()
+        acted = self._settle(news)
         if due and self._due_since is None:
             self._due_since = position.step
         if self._due_since is not None and self._flight is None:
+            acted = True
             self._begin(position)
             if self._config.checkpoint.wait:
                 self._wait()
+        return time.perf_counter() - began if acted else 0.0
 
     def measured(self, step: int, metrics: Mapping[str, float | None]) -> None:
         if (tau := metrics.get("tau")) is not None:
@@ -146,8 +149,8 @@ class Saves:
             self._flight.blocked_s += time.perf_counter() - began
             self._settle(news)
 
-    def _settle(self, news: News) -> None:
-        """End a flight that all ranks have ended. Errors as `boundary`."""
+    def _settle(self, news: News) -> bool:
+        """End a flight that all ranks have ended; whether there was one. Errors as `boundary`."""
         writing, failed = news
         if failed:
             self._given_up.set()
@@ -155,12 +158,13 @@ class Saves:
                 self._writer.result()
             raise CheckpointError("the checkpoint failed in another rank; the earlier ones are untouched. See that rank's log, then resume.")
         if self._flight is None or writing:
-            return
+            return False
         flight, self._flight = self._flight, None
         committed, seconds = self._writer.result() or (None, 0.0)
         if committed is not None:
             self._parent = committed.digest
             self._log.append(self._record(committed, flight, seconds))
+        return True
 
     def _record(self, committed: Committed, flight: _Flight, seconds: float) -> CheckpointRecord:
         return CheckpointRecord(

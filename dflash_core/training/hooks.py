@@ -23,8 +23,11 @@ class Saves(Protocol):
         """This rank's part of the news, which the loop adds up over ranks."""
         ...
 
-    def boundary(self, position: Position, due: bool, news: News) -> None:
+    def boundary(self, position: Position, due: bool, news: News) -> float:
         """Between two updates: log what is on disk, and begin a save that is due, or put it off while one is being written.
+
+        Returns:
+            The seconds that it took; 0 where there was nothing to do.
 
         Raises:
             CheckpointError: a save failed, in whatever rank.

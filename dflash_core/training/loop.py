@@ -93,8 +93,10 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
             _probe(run, batches, position, stop)
     except Exception as error:
         reason = "error" if not isinstance(error, Stopped) else "finding" if run.stop_wanted() else "signal"
-        with suppress(DflashError):  # a full disk may be what stopped the run; its own message counts
+        # A full disk may be what stopped the run; its own message counts.
+        with suppress(DflashError):
             saves.rescue()
+        with suppress(DflashError):
             run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
         raise
     finally:
@@ -198,14 +200,12 @@ def is_milestone(config: Config, step: int, total_steps: int) -> bool:
 
 def _milestone(run: Run, done: Done) -> float:
     """Save, and evaluate unless the run is stopping, where it is time for it; returns the seconds it took."""
-    began = time.perf_counter()
     due = is_milestone(run.config, done.position.step, run.total_steps)
-    run.hooks.saves.boundary(done.position, due or done.stopping, done.news)
+    blocked_s = run.hooks.saves.boundary(done.position, due or done.stopping, done.news)
     if done.stopping:
         run.hooks.saves.finish(done.position)
-    elif due:
-        _evaluate(run, done.position)
-    return time.perf_counter() - began
+        return blocked_s
+    return blocked_s + (_evaluate(run, done.position) if due else 0.0)
 
 
 def _evaluate(run: Run, position: Position) -> float:

@@ -1,6 +1,7 @@
 """Saves of real ranks: of shards each writes its own, of a whole drafter the writer all; all ranks begin and fail together."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def save_two(world: World, make_memory_world: Callable[..., Any], root: Path, wa
         weights, moments = (gathered(part, True) for part in state_tensors(drafter, optimizer))
         return {name: tensor.numpy().copy() for name, tensor in (weights | moments).items()}
     except CheckpointError as error:
-        saves.rescue()
+        with suppress(CheckpointError):
+            saves.rescue()
         return str(error)
     finally:
         saves.close()

@@ -16,6 +16,7 @@ from dflash_core.training.records import (
     EvalRecord,
     FindingRecord,
     LogWriter,
+    ProbeRecord,
     ResumeRecord,
     StartRecord,
     StepRecord,
@@ -59,10 +60,11 @@ def test_every_kind_reads_back_equal(tmp_path: Path) -> None:
         saved = CheckpointRecord(
             **log.stamp(2), name="n", digest="d", weights_digest="w", next_sample=4, num_bytes=5, seconds=0.1
         )
+        probe = ProbeRecord(**log.stamp(3), **step_fields())
         measured = EvalRecord(**log.stamp(2), metrics={"tau": 1.5, "rounds": 3}, seconds=0.1)
         found = FindingRecord(**log.stamp(2), what="loss_spike", at_step=1, severity="fault", text="it jumps", stops=False)
         stopped = StopRecord(**log.stamp(2), reason="finished", message="")
-        records = (start(log), resume(log, 2), step(log, 1), saved, measured, found, stopped)
+        records = (start(log), resume(log, 2), step(log, 1), saved, measured, probe, found, stopped)
         for record in records:
             log.append(record)
     assert {r.kind for r in records} == set(RECORD_TYPES)
