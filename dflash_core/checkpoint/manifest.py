@@ -85,8 +85,9 @@ def read_status(path: Path) -> Status:
     try:
         note = json.loads((path / STATUS).read_text(encoding="utf-8"))
         ours = note["manifest"] == json.loads((path / MANIFEST).read_text(encoding="utf-8"))["digest"]
-        return note["status"] if ours and note["status"] in get_args(Status) else "rejected"
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = note.keys() == {"status", "manifest", "verdict"} and note["status"] in get_args(Status)
+        return note["status"] if ours and whole else "rejected"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "rejected"
 
 
