@@ -47,6 +47,7 @@ from dflash_core.training.records import SilentLog
 LAYERS, WIDTH = 24, 834  # 16.7 M parameters: 200 MB with two moments each
 RATIO_LIMIT, SHARDED_RATIO_LIMIT, SYNC_SHARE_LIMIT, THROUGHPUT_LIMIT = 1.5, 2.5, 0.2, 0.85
 STEP_S = 0.5
+PARTS = ("sharded", "stall", "throughput", "short_steps")  # the forks come before this process has threads of its own
 ROWS = 16
 
 
@@ -101,11 +102,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--n", type=int, default=20, help="rounds, and saves beside the training")
     parser.add_argument("--steps", type=int, default=2000, help="short steps with a save every 20")
     parser.add_argument("--seed", type=int, default=0, help="of the order within a round")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--directory", type=Path, help="where to write; default: a temporary one")
     parser.add_argument("--json", type=Path, help="file to write; default: print it")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="save-stall-", dir=options.directory) as directory:
-        result = measure(Path(directory), options.n, options.steps, options.seed)
+        result = measure(Path(directory), options.parts, options.n, options.steps, options.seed)
     text = json.dumps(result, indent=1) + "\n"
     if options.json:
         options.json.write_text(text, encoding="utf-8")
@@ -114,15 +116,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if result["holds"] else 1
 
 
-def measure(directory: Path, n: int, steps: int, seed: int) -> dict[str, Any]:
-    """All four parts."""
-    parts = {
-        "sharded": on_ranks(2, measure_sharded, n)[0],  # first: a fork must come before this process has threads of its own
-        "stall": measure_stall(directory / "stall", n, random.Random(seed)),
-        "throughput": measure_throughput(directory / "throughput", n),
-        "short_steps": measure_short_steps(directory / "short", steps),
+def measure(directory: Path, names: Sequence[str], n: int, steps: int, seed: int) -> dict[str, Any]:
+    """The named parts."""
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "sharded": lambda: on_ranks(2, measure_sharded, n)[0],
+        "stall": lambda: measure_stall(directory / "stall", n, random.Random(seed)),
+        "throughput": lambda: measure_throughput(directory / "throughput", n),
+        "short_steps": lambda: measure_short_steps(directory / "short", steps),
     }
-    return parts | {"holds": all(part["holds"] for part in parts.values())}
+    result = {}
+    for name in PARTS:
+        if name in names:
+            result[name] = parts[name]()
+            print(f"{name}: {result[name]}", file=sys.stderr, flush=True)
+    return result | {"holds": all(part["holds"] for part in result.values())}
 
 
 def measure_stall(directory: Path, n: int, draw: random.Random) -> dict[str, Any]:
@@ -196,9 +203,9 @@ def measure_sharded(n: int) -> dict[str, Any]:
 
 def measure_throughput(directory: Path, n: int) -> dict[str, Any]:
     """Micro-batches per second while a save is being written, against the rest of the time."""
+    torch.set_num_threads(os.cpu_count() or 1)  # the writer has no core of its own
     model = Model()
     saves = model.saves(directory)
-    directory.mkdir()
     marks = [timed(model.micro_batch) for _ in range(5)]
     accumulation = max(1, round(1.2 * STEP_S / statistics.median(marks)) + 1)
     model.update()
@@ -232,11 +239,13 @@ def measure_throughput(directory: Path, n: int) -> dict[str, Any]:
 
 def measure_short_steps(directory: Path, steps: int) -> dict[str, Any]:
     """No step id is missing, and the losses are those of a run that never saves."""
+    torch.set_num_threads(1)
     runs = []
     for every in (20, 10**9):
         place = directory / str(every)
         place.mkdir(parents=True)
-        here = make_world(training={"epochs": steps, "max_steps": steps}, checkpoint={"every": every, "wait": False})
+        training = {"epochs": steps, "max_steps": steps, "num_anchors": 2}
+        here = make_world(8, training=training, checkpoint={"every": every, "wait": False}, tokens_per_step=32)
         run = SavingRun(RunDirectory(place), here)
         run.run()
         runs.append(run)
