@@ -3,9 +3,10 @@
     python benchmarks/kill_campaign.py --n 10 --seed 0 --out kills.json
 
 The same tiny run (a random target made on the spot) is trained once without interruption and once with n kills,
-each in a process of its own. Six kills in ten aim into a save: they wait for the temporary directory of a
-checkpoint to appear and strike within the next few milliseconds; the others strike anywhere in a step. Exit
-status 0 means that weights, moments and the losses of all steps are equal.
+each in a process of its own. Half of the kills aim into a save, which is written beside the steps: they wait for the temporary
+directory of a checkpoint to appear and strike within the next few milliseconds. A fifth wait for one that has just been
+committed, which the log doesn't know yet; the others strike anywhere in a step. Exit status 0 means that weights, moments,
+generators and the losses of all steps are equal.
 """
 
 import argparse
@@ -35,10 +36,9 @@ from dflash_core.training.log_reader import read_log
 from dflash_core.training.records import StepRecord
 
 PROJECT = Path(__file__).resolve().parents[1]
-SHARE_IN_SAVES = 0.6
+AIMS = {"save": 5, "record": 2, "step": 3}
+SPREAD_S = {"save": 0.03, "record": 0.02, "step": 0.1}  # kills are spread over so long after what they wait for
 POLL_S = 0.0005
-SAVE_S = 0.03  # about the length of a save of the tiny drafter; kills are spread over it
-STEP_S = 0.1
 TRAIN = (sys.executable, "-m", "dflash_core", "train")
 PARAMS = {
     "run": "killed",
@@ -155,18 +155,31 @@ def start_interpreter(workspace: Path) -> subprocess.Popen[bytes]:
 
 def kill_once(workspace: Path, moments: random.Random, from_step: int, start: Start) -> Kill:
     """Start, wait for a random moment at or after `from_step`, kill."""
-    aim = "save" if moments.random() < SHARE_IN_SAVES else "step"
-    delay = moments.uniform(0, SAVE_S if aim == "save" else STEP_S)
+    aim = moments.choices(list(AIMS), list(AIMS.values()))[0]
+    delay = moments.uniform(0, SPREAD_S[aim])
     process = start(workspace)
-    checkpoints = RunDirectory(workspace / "runs" / "killed").store.root
-    while last_step(workspace) < from_step or (aim == "save" and not list(checkpoints.glob("*.tmp-*"))):
-        if process.poll() is not None:
-            raise RuntimeError(f"training ended with {process.poll()} before it could be killed, see {workspace}/output.txt")
-        time.sleep(POLL_S)
+    wait_for_moment(process, workspace, aim, from_step)
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
     process.wait()
     return Kill(aim, last_step(workspace), *what_was_hit(workspace))
+
+
+def wait_for_moment(process: Process, workspace: Path, aim: str, from_step: int) -> None:
+    """Until `from_step` is logged, and then for what is aimed at."""
+    store = RunDirectory(workspace / "runs" / "killed").store
+    wait_until(lambda: last_step(workspace) >= from_step, process, workspace)
+    newest = store.names()[-1:]
+    events = {"save": lambda: any(store.root.glob("*.tmp-*")), "record": lambda: store.names()[-1:] != newest, "step": lambda: True}
+    wait_until(events[aim], process, workspace)
+
+
+def wait_until(event: Callable[[], bool], process: Process, workspace: Path) -> None:
+    """Look every half a millisecond."""
+    while not event():
+        if process.poll() is not None:
+            raise RuntimeError(f"training ended with {process.poll()} before it could be killed, see {workspace}/output.txt")
+        time.sleep(POLL_S)
 
 
 def last_step(workspace: Path) -> int:
