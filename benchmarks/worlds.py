@@ -194,7 +194,7 @@ def ids_as_planned(workspace: Path, sessions: Sequence[Layout]) -> bool:
             dealt = [[step, *(dataset.sample_id(row) for micro in share for row in micro.rows)] for share in shares]
             if list(of_ranks) != dealt:
                 return False
-    return step == config.training.max_steps
+    return step == config.training.max_steps + config.checkpoint.proof_steps
 
 
 def read_notes(path: Path) -> list[list[Any]]:

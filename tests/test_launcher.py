@@ -464,6 +464,13 @@ def test_the_command_line_launches_itself(command: str, asked: list[tuple], caps
     assert "runs/r/ranks" in capsys.readouterr().out
 
 
+def test_what_may_differ_at_a_resume_is_told_to_every_rank(asked: list[tuple]) -> None:
+    assert cli.main(["resume", "--nproc", "2", "--force-changed", "training.seed", "--force-changed", "bucket"]) == 0
+    assert asked[0][0] == [
+        *("-m", "dflash_core", "resume", "--params", "params.yaml"), *("--force-changed", "training.seed", "--force-changed", "bucket"),
+    ]  # fmt: skip
+
+
 def test_the_configuration_launches_and_the_command_line_wins(asked: list[tuple], tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(CONFIG.format(nproc=2))
     several = ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "a:1", "--rdzv-id", "x"]
