@@ -39,6 +39,7 @@ EVERY = 50
 QUEUE_DEPTH = 2
 ADDED_WHILE_SAVING = 12  # batches that come through to the sum while the drafter is blocked
 STALE_UPDATES = 10  # until the accumulation has found its boundary again, and the sum is cleared
+LOSS_FAULTS = {"loss_spike", "level_shift", "divergence", "slow_climb"}
 JUMP_SIGMA = 1.5  # of single losses, for a median of 15
 TRAINING = {"max_grad_norm": 1e6, "learning_rate": 1e-2, "schedule": "constant", "num_anchors": 4}
 
@@ -75,7 +76,8 @@ def compare(directory: Path, n: int, seed: int) -> dict[str, Any]:
         "weights_of_a_run_that_never_saves": digests[0] == digests[1],
         "diagnosis": told(ours.directory.log_path),
     }
-    holds = figures["gap_at_every_save"] and figures["jumps"] > 0 and "step_gap" in figures["diagnosis"]["faults"] and not mine["diagnosis"]["faults"]
+    holds = figures["gap_at_every_save"] and figures["jumps"] > 0 and bool(LOSS_FAULTS & set(figures["diagnosis"]["faults"]))
+    holds = holds and not LOSS_FAULTS & set(mine["diagnosis"]["faults"])
     holds = holds and all(mine[key] for key in ("no_step_missing", "losses_of_a_run_that_never_saves", "weights_of_a_run_that_never_saves"))
     return {"steps": n, "seed": seed, "old": figures, "ours": mine, "holds": holds}
 

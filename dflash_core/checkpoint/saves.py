@@ -99,7 +99,7 @@ class Saves:
     def finish(self, position: Position) -> None:
         self._wait()
         if self._begun_step != position.step:
-            self._begin(position)
+            self._begin(position, nicer_by=0)
             self._wait()
 
     def rescue(self) -> None:
@@ -112,7 +112,7 @@ class Saves:
         self._given_up.set()
         self._writer.join()
 
-    def _begin(self, position: Position) -> None:
+    def _begin(self, position: Position, **priority: int) -> None:
         began = time.perf_counter()
         share = self._share(position)
         staged = share and self._buffers.stage(share)
@@ -120,7 +120,7 @@ class Saves:
         self._flight = _Flight(position, position.step - due_since, time.perf_counter() - began)
         self._begun_step = position.step
         if staged is not None:
-            self._writer.start(lambda: self._write(staged))
+            self._writer.start(lambda: self._write(staged), **priority)
 
     def _write(self, share: Share) -> tuple[Committed | None, float]:
         """In the writer's thread."""
@@ -144,6 +144,7 @@ class Saves:
         """
         while self._flight is not None:
             began = time.perf_counter()
+            self._writer.hurry()
             self._writer.join(_LOOK_S)
             news = self._ranks.sum(self.news())
             self._flight.blocked_s += time.perf_counter() - began

@@ -218,11 +218,25 @@ def test_buffers_are_kept_and_hold_what_was_staged_last() -> None:
     assert second.weights["w"].rows.sum() == 6
 
 
-def test_the_writer_has_the_lowest_priority_and_the_loop_keeps_its_own() -> None:
-    writer, before = BackgroundWriter(), os.getpriority(os.PRIO_PROCESS, 0)
-    writer.start(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+def test_the_writer_has_a_low_priority_until_somebody_waits_for_it_and_the_loop_keeps_its_own() -> None:
+    writer, before, go = BackgroundWriter(), os.getpriority(os.PRIO_PROCESS, 0), threading.Event()
+    seen = []
+
+    def work() -> None:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        go.wait(5)
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    writer.start(work)
+    while not seen:
+        time.sleep(0.001)
+    writer.hurry()
+    go.set()
     writer.join(5)
-    assert writer.result() == 19 and os.getpriority(os.PRIO_PROCESS, 0) == before and writer.result() is None
+    low = min(19, before + 10)
+    # Only root, or a limit on nice, lets a thread have its priority back.
+    assert seen[0] == low and seen[1] in (low, before) and (os.geteuid() or seen[1] == before)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before and writer.result() is None
 
 
 def losses(records: list[Any]) -> list[tuple[Any, ...]]:
