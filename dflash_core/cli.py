@@ -70,6 +70,10 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+checkpoint_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The checkpoints of a run.")
+app.add_typer(checkpoint_app, name="checkpoint")
+
+
 @app.callback()
 def _all_commands(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False) -> None:
     """`main` takes --debug out of the arguments, wherever it stands; it is declared here for --help."""
@@ -166,6 +170,14 @@ def resume(
     _say(stage.run(_config(params), request, params, resume=True, debug=context.obj, forced=force_changed or ()))
 
 
+@app.command(epilog=_example("prove"))
+def prove(params: Params = DEFAULT_PARAMS) -> None:
+    """Replay steps from each of the run's checkpoints; a drafter leaves the run only if its checkpoint is proven."""
+    from dflash_core.stages import prove as stage
+
+    typer.echo(stage.run(_config(params)))
+
+
 @app.command(epilog=_example("evaluate"))
 def evaluate(params: Params = DEFAULT_PARAMS) -> None:
     """Acceptance length of build/drafter by real greedy speculative decoding of held-out prompts."""
@@ -249,11 +261,27 @@ def diagnose(
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the diagnosis as JSON.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")] = None,
     pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="Named groups (?P<step>...) (?P<loss>...) for other text.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Replay a run of ours through its faults: bad batch, or broken state?")] = False,
 ) -> None:
     """Say what happened to a training run, from its log; exit 3 if it is unhealthy."""
     from dflash_core.stages import diagnose as stage
 
-    text, code = stage.run(log, events or [], json, html, pattern)
+    text, code = stage.run(log, events or [], json, html, pattern, verify)
+    typer.echo(text)
+    raise typer.Exit(code)
+
+
+@checkpoint_app.command("prove", epilog=_example("checkpoint prove runs/demo step-00000350"))
+def checkpoint_prove(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory, in its workspace: runs/NAME.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A checkpoint; default: the newest.")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps to replay; fewer than 3 can't show wrong moments.")] = 3,
+    every: Annotated[bool, typer.Option("--all", help="Prove all of them.")] = False,
+) -> None:
+    """Replay steps from a checkpoint and compare them with the run's log; exit 0 proven, 3 not. Works while the run goes on."""
+    from dflash_core.stages import checkpoint_prove as stage
+
+    text, code = stage.run(run, name, steps, every)
     typer.echo(text)
     raise typer.Exit(code)
 

@@ -1,4 +1,4 @@
-"""The main flow: from conversations to a trained drafter, its acceptance length and a report."""
+"""The main flow: from conversations to a trained drafter with a proof behind it, its acceptance length and a report."""
 
 import argparse
 import sys
@@ -9,6 +9,7 @@ from prefect import flow
 
 from dflash_core.errors import ConfigError, DflashError
 from tasks import quiet_errors
+from tasks.proof import prove
 from tasks.stages import run_stage
 from tasks.summary import print_summary
 from tasks.tracking import record_outputs, tracked
@@ -37,6 +38,7 @@ def train_drafter(
         run_stage(place, "bucket", force)
         run_stage(place, "features", force)
         train(place, tracker, force)
+        prove(place, tracker, force)
         run_stage(place, "evaluate", force)
         run_stage(place, "report", force)
         record_outputs(tracker, place)

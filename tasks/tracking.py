@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tasks.workspace import PROJECT, Workspace
 
 EXPERIMENT = "dflash"
 FLOW_RUN_TAG = "dflash.flow_run_id"
+PROOF_TAG = "dflash.proof"
 # Limits of one log_batch call (mlflow.utils.validation), and of a parameter's value, past which it is cut silently.
 MOST_METRICS = 1000
 MOST_PARAMS = 100
@@ -104,6 +105,21 @@ def record_outputs(tracker: Tracker, workspace: Workspace) -> None:
             _client(tracker.uri).log_artifact(tracker.run_id, str(file))
     with tolerated("storing the drafter"):
         _log_drafter(_client(tracker.uri), tracker.run_id, workspace)
+
+
+def record_proof(tracker: Tracker, verdicts: Sequence[Mapping[str, Any]]) -> None:
+    """Tag the run with what was proven: `dflash.proof` as a whole, and the outcome of each checkpoint by name."""
+    if tracker.run_id is None or not verdicts:
+        return
+    whole = "rejected" if any(v["outcome"] == "rejected" for v in verdicts) else verdicts[-1]["outcome"]
+    tags = {PROOF_TAG: whole}
+    for verdict in verdicts:
+        outcome = verdict["outcome"] if verdict["sound"] or verdict["outcome"] != "proven" else "proven, resumed wrongly"
+        tags[f"{PROOF_TAG}.{verdict['name']}"] = f"{outcome} ({verdict['fault']})" if verdict["fault"] else outcome
+    with tolerated("recording the proof"):
+        client = _client(tracker.uri)
+        for key, value in tags.items():
+            client.set_tag(tracker.run_id, key, value)
 
 
 def deliver(tracker: Tracker, log_file: Path, offset: int) -> int:

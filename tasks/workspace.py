@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dflash_core.config import Config, parse_config
+from dflash_core.config import Config, load_config, parse_config
 from dflash_core.errors import ConfigError
 from tasks.dvc_stages import init_repository
 
@@ -37,6 +37,11 @@ class Workspace:
     def log_file(self) -> Path:
         """The training log."""
         return self.root / self.config.run_dir / "train_log.jsonl"
+
+    @property
+    def proof(self) -> Path:
+        """What the stage that proves checkpoints leaves."""
+        return self.root / "build/proof.json"
 
     @property
     def report(self) -> Path:
@@ -81,6 +86,19 @@ def make_workspace(
         declaration = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
         _write(root / "dvc.yaml", yaml.safe_dump(_with_files_listed(declaration, config), sort_keys=False))
     return Workspace(root=root, config=config)
+
+
+def open_workspace(name: str, *, directory: Path = PROJECT / "workspaces") -> Workspace:
+    """A workspace that a flow has made before, as it stands.
+
+    Raises:
+        ConfigError: there is none of this name, or its params.yaml is not valid.
+    """
+    root = directory / name
+    if not NAME.fullmatch(name) or not (root / "params.yaml").is_file():
+        known = sorted(path.parent.name for path in directory.glob("*/params.yaml"))
+        raise ConfigError(f"there is no workspace {name!r} in {directory}, expected one of {known}. Name one, or train first.")
+    return Workspace(root=root, config=load_config(root / "params.yaml"))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from dflash_core.checkpoint.store import CheckpointStore, read_status
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset, DatasetManifest
 from dflash_core.data.plan_manifest import PlanManifest, read_plan_manifest
@@ -14,7 +15,8 @@ from dflash_core.errors import DataError, IdentityError
 from dflash_core.evaluation.acceptance import Acceptance
 from dflash_core.evaluation.records import EvaluationRecord, Piece
 from dflash_core.evaluation.records import SampleDecode as DecodedSample
-from dflash_core.report.facts import Facts, Measured, SampleDecode, TrainingCurves
+from dflash_core.proof.conduct import stored_verdict
+from dflash_core.report.facts import Facts, Measured, ProofRow, SampleDecode, TrainingCurves
 from dflash_core.stages import layout
 from dflash_core.training.log_reader import read_log
 from dflash_core.training.records import CheckpointRecord, EvalRecord, Record, ResumeRecord, StartRecord, StepRecord
@@ -51,8 +53,27 @@ def collect(config: Config, workdir: Path) -> Facts:
         lengths=tuple((start, bins[start]) for start in range(min(bins), max(bins) + BIN_TOKENS, BIN_TOKENS)),
         padding_waste=plan.padding_waste,
         samples=tuple(_sample(s) for s in evaluation.samples),
+        proofs=proof_rows(CheckpointStore(workdir / config.run_dir / "checkpoints")),
         raw_evaluation=evaluation.model_dump(mode="json", exclude={"samples"}),
     )
+
+
+def proof_rows(store: CheckpointStore) -> tuple[ProofRow, ...]:
+    """What stands beside each checkpoint."""
+    rows = []
+    for name in store.names():
+        verdict = stored_verdict(store.root / name)
+        rows.append(
+            ProofRow(
+                name=name,
+                status=read_status(store.root / name),
+                sound=bool(verdict.get("sound")),
+                fault=verdict.get("fault"),
+                first_difference=verdict.get("first_difference"),
+                reason=verdict.get("reason", "No proof was tried."),
+            )
+        )
+    return tuple(rows)
 
 
 def _read_evaluation(path: Path) -> EvaluationRecord:
@@ -148,7 +169,7 @@ def _identity(config: Config, records: tuple[Record, ...], manifest: DatasetMani
         f"{config.training.schedule}",
         "precision": f"float32 masters, {config.training.precision} compute",
         "time in steps": _time_split(steps),
-        "checkpoint": f"{checkpoints[-1].name}, {checkpoints[-1].digest[:12]}, unproven" if checkpoints else "-",
+        "checkpoint": f"{checkpoints[-1].name}, {checkpoints[-1].digest[:12]}" if checkpoints else "-",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
 

@@ -44,6 +44,18 @@ class SampleDecode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofRow:
+    """What a proof said of one checkpoint."""
+
+    name: str
+    status: str  # committed, proven, rejected
+    sound: bool
+    fault: str | None
+    first_difference: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything a report shows.
 
@@ -56,6 +68,7 @@ class Facts:
         lengths: rows by length: (lower bound of a bin, rows).
         padding_waste: share of padded tokens.
         categories: acceptance by category of prompt.
+        proofs: the checkpoints that are left, oldest first.
     """
 
     title: str
@@ -70,4 +83,5 @@ class Facts:
     lengths: tuple[tuple[int, int], ...]
     padding_waste: float
     samples: tuple[SampleDecode, ...]
+    proofs: tuple[ProofRow, ...]
     raw_evaluation: dict[str, Any]

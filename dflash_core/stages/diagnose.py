@@ -2,25 +2,63 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-from dflash_core.diagnosis.diagnose import diagnose_file
+from dflash_core.diagnosis.diagnose import Diagnosis, diagnose_file
 from dflash_core.diagnosis.outcome import as_text, as_tree, exit_code
 from dflash_core.diagnosis.page import render
 from dflash_core.errors import DataError
 
+MOST_VERIFIED = 3
+# What a replay can show: a fault of the numbers, not of the machine's speed.
+REPLAYABLE = frozenset(
+    (
+        *("loss_spike", "level_shift", "drop_then_return", "slow_climb", "divergence", "grad_spike", "accuracy_drop"),
+        *("instability_episode", "single_outlier", "lr_break"),
+    )
+)
 
-def run(log: Path, events: list[str], json_file: Path | None, html_file: Path | None, pattern: str | None) -> tuple[str, int]:
-    """Diagnose `log`; give the text for the terminal and the exit code.
+def run(
+    log: Path, events: list[str], json_file: Path | None, html_file: Path | None, pattern: str | None, verify: bool = False
+) -> tuple[str, int]:
+    """Diagnose `log`; give the text for the terminal and the exit code. `verify` replays a run's directory through
+    what was seen in it.
 
     Raises:
         DataError: the log or an event can't be read, or an output can't be written.
     """
     diagnosis = diagnose_file(log, events, pattern)
+    verified = verify_events(log, diagnosis) if verify else []
     if json_file is not None:
-        _write(json_file, json.dumps(as_tree(diagnosis), indent=1, ensure_ascii=False) + "\n")
+        tree = as_tree(diagnosis) | ({"verified": verified} if verify else {})
+        _write(json_file, json.dumps(tree, indent=1, ensure_ascii=False) + "\n")
     if html_file is not None:
         _write(html_file, render(diagnosis))
-    return as_text(diagnosis), exit_code(diagnosis)
+    lines = [as_text(diagnosis), *[f"Replayed: {v['answer'].replace('_', ' ')} at step {v['step']}: {v['reason']}" for v in verified]]
+    return "\n".join(lines), exit_code(diagnosis)
+
+
+def verify_events(run_dir: Path, diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """A replay through each of the gravest findings, those of one step once.
+
+    Raises:
+        DataError: `run_dir` is no run's directory of ours.
+        GateError: the run's inputs are gone.
+    """
+    # Everything else of this command works without torch.
+    from dflash_core.proof.recorded import RecordedRun
+    from dflash_core.proof.verify_event import verify_event
+    from dflash_core.stages.proof_setting import open_setting
+
+    if not run_dir.is_dir():
+        raise DataError(f"{run_dir} is no directory, expected that of a run (runs/NAME): only such a run can be replayed.")
+    events = sorted((f for f in diagnosis.findings if f.severity != "note" and f.kind in REPLAYABLE), key=lambda f: (f.severity, -f.size))
+    steps = list(dict.fromkeys(int(f.step) for f in events))[:MOST_VERIFIED]
+    if not steps:
+        return []
+    run = RecordedRun(run_dir)
+    setting = open_setting(run)
+    return [verify_event(setting, run, step).tree() for step in sorted(steps)]
 
 
 def _write(path: Path, text: str) -> None:

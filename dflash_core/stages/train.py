@@ -28,7 +28,7 @@ from dflash_core.stages.train_ranks import Session, serve, train_drafter
 from dflash_core.target.ends import TargetEnds
 from dflash_core.target.model import Target
 from dflash_core.training.batches import total_steps
-from dflash_core.training.determinism import make_repeatable
+from dflash_core.training.determinism import conditions, make_repeatable
 from dflash_core.training.loop import Position
 from dflash_core.training.records import LogWriter, ResumeRecord, SilentLog, StartRecord
 
@@ -92,7 +92,8 @@ def train(
         changed = check_identity(prior.identity, inputs.identity, directory.path, forced) if prior else {}
         finished = world.tell(prior is not None and prior.finished)
         if not finished:
-            described = world.describe() | ({"calibration": calibration.describe()} if calibration else {})
+            described = world.describe() | {"conditions": conditions(inputs.target.device)}
+            described |= {"calibration": calibration.describe()} if calibration else {}
             session = _open_session(config, inputs, world, described, log, directory.store, prior, evaluation, changed)
             position = train_drafter(session) if world.trains else serve(session)
         elif world.is_writer:

@@ -1,10 +1,11 @@
-"""Stage `train` as a command: trains to the end, then leaves the newest drafter and a pointer to the run in build/."""
+"""Stage `train` as a command: trains to the end, then leaves a pointer to the run in build/."""
 
 import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from dflash_core.checkpoint.manifest import read_manifest
 from dflash_core.checkpoint.resume import Resume, RunDirectory
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset
@@ -13,20 +14,18 @@ from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.evaluation.chain_walk import WalkRow
 from dflash_core.evaluation.walk_set import heldout_walk_rows, make_walk_evaluator
 from dflash_core.stages import layout
-from dflash_core.stages.checkpoint_export import export_checkpoint
 from dflash_core.stages.train import TrainOutcome, train
 from dflash_core.target.ends import TargetEnds
 from dflash_core.target.model import Target
 
 
 def run(config: Config, resume: Resume = "auto", forced: Collection[str] = ()) -> str:
-    """Train, export, point; gives the line that a person sees, from the rank that writes. Arguments and errors as `train`."""
+    """Train, point; gives the line that a person sees, from the rank that writes. Arguments and errors as `train`."""
     outcome = train(config, Path(), resume=resume, evaluation=HeldoutWalk(config), forced=forced)
     if outcome is None:
         return ""
-    committed = export_checkpoint(config, "zlab", layout.DRAFTER)
-    _write_pointer(config, outcome, committed.digest)
-    return f"trained to step {outcome.final_step}; drafter in {layout.DRAFTER}, log in {RunDirectory(config.run_dir).log_path}"
+    _write_pointer(config, outcome, read_manifest(outcome.checkpoint)["digest"])
+    return f"trained to step {outcome.final_step}; last checkpoint {outcome.checkpoint}, log in {RunDirectory(config.run_dir).log_path}"
 
 
 class HeldoutWalk:

@@ -5,6 +5,7 @@ It holds for the same machine with the same number of threads: a sum over more t
 
 import os
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,3 +24,9 @@ def make_repeatable(deterministic: bool, seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def conditions(device: torch.device) -> dict[str, Any]:
+    """What bits depend on beside the run's own settings; logged, so that a replay knows whether it must be bit-equal."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu {torch.backends.cpu.get_cpu_capability()}"
+    return {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}

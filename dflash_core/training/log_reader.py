@@ -18,14 +18,15 @@ def read_log(path: Path) -> tuple[Record, ...]:
         DataError: no such file, or a line that is no record and was not torn by a kill.
     """
     kept: list[Record] = []
-    for record in _records(path):
+    for record in all_records(path):
         if isinstance(record, ResumeRecord):
             kept = [r for r in kept if r.step <= record.step or isinstance(r, StartRecord)]
         kept.append(record)
     return tuple(kept)
 
 
-def _records(path: Path) -> Iterator[Record]:
+def all_records(path: Path) -> Iterator[Record]:
+    """Every record in the order of the file, superseded ones too; torn lines and errors as in `read_log`."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:

@@ -91,6 +91,7 @@ class UpdateRecord(Record):
     checkpoint_s: float  # blocked by a save or an evaluation since the step before
     target_idle_s: float = 0.0  # the target was held back by a full queue before this batch
     imbalance: float = 1.0  # padded tokens of the busiest drafter rank over those of the average one
+    checksum: int = 0  # of the ids of the samples that all ranks trained on; 0 in logs that have none
 
 
 @dataclass(frozen=True, kw_only=True)

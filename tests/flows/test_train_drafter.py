@@ -59,7 +59,7 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None
     assert run.data.metrics["evaluation.acceptance.tau"] == report["overall"]["tau"]
 
     output = {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()}
-    assert set(output) == {f"{name}.log" for name in ("prepare", "bucket", "features", "train", "evaluate", "report")}
+    assert set(output) == {f"{name}.log" for name in ("prepare", "bucket", "features", "train", "prove", "evaluate", "report")}
     assert module.train_drafter(str(params)) == result
     assert {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()} == output, "a stage that is up to date ran again"
 

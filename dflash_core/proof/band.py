@@ -1,0 +1,80 @@
+"""How far a healthy replay may be from the log: not at all, or a band measured by replaying twice.
+
+Bits can be asked for where kernels are deterministic and device, threads, library and the number of drafter ranks are
+the run's. Otherwise sums are taken in another order, and how much that matters is measured: two replays of the same
+steps, one with the micro-batches of the run's ranks, one with those of another number of ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dflash_core.training.records import StepRecord
+
+MEASURED = ("loss_sum", "loss", "grad_norm")
+# Two replays are one draw of the noise: 0.99 of draws of a normal variable are within 8 times another one's size in
+# 9 of 10 cases; the rest is what the floor is for. Both held by benchmarks/fault_battery.py over other numbers of ranks.
+WIDENING = 8.0
+# 32 units in the last place of a float32 sum.
+FLOOR = 32 * 2.0**-24
+# Weights of slots are added up in float64, rank by rank.
+_DENOMINATOR = 1e-9
+
+
+@dataclass(frozen=True)
+class Band:
+    """What is no difference. Without `width` everything is one."""
+
+    width: Mapping[str, tuple[float, ...]] | None = None  # relative, by field, step after step
+    why: tuple[str, ...] = field(default=())  # what kept the proof from asking for bits
+
+    @property
+    def text(self) -> str:
+        """For the verdict."""
+        if self.width is None:
+            return "bit for bit"
+        widths = ", ".join(f"{name.replace('_', ' ')} {max(values, default=FLOOR):.1e}" for name, values in self.width.items() if name != "loss_sum")
+        return f"within a measured band ({widths}, relative), because {'; '.join(self.why)}"
+
+    def allows(self, field: str, offset: int, logged: Any, replayed: Any) -> bool:
+        """Whether these two count as equal. Within a band hits may flip where two guesses tie, so accuracies are left out."""
+        if logged == replayed or self.width is None:
+            return logged == replayed
+        if field in ("per_position_accuracy", "streak"):
+            return True
+        if not isinstance(logged, float) or not isinstance(replayed, float):
+            return False
+        if field == "denominator":
+            width = _DENOMINATOR
+        elif field in self.width:
+            width = self.width[field][min(offset, len(self.width[field])) - 1]
+        else:
+            return False
+        return abs(logged - replayed) <= width * max(abs(logged), abs(replayed))
+
+
+EXACT = Band()
+
+
+def measured_band(first: Sequence[StepRecord], second: Sequence[StepRecord], why: tuple[str, ...]) -> Band:
+    """The band that two replays of the same steps show; it never narrows from step to step, since differences grow."""
+    width = {}
+    for name in MEASURED:
+        widest, steps = FLOOR, []
+        for one, other in zip(first, second, strict=True):
+            a, b = getattr(one, name), getattr(other, name)
+            widest = max(widest, WIDENING * abs(a - b) / max(abs(a), abs(b), 1e-30))
+            steps.append(widest)
+        width[name] = tuple(steps)
+    return Band(width, why)
+
+
+def obstacles_to_bits(run: Mapping[str, Any], here: Mapping[str, Any], num_ranks: int, deterministic: bool) -> tuple[str, ...]:
+    """Why bits can't be asked for; nothing where they can."""
+    found = [] if deterministic else ["kernels are not deterministic"]
+    if num_ranks > 1:
+        found.append(f"{num_ranks} ranks trained together, and one replays")
+    if not run:
+        found.append("the log doesn't say on which device and with how many threads the run was")
+    found += [f"{key} was {run[key]}, is {here.get(key)}" for key in sorted(run) if run[key] != here.get(key)]
+    return tuple(found)

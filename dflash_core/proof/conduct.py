@@ -1,0 +1,71 @@
+"""Proves checkpoints of a run and notes the outcome beside each."""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dflash_core.checkpoint.store import STATUS, read_status
+from dflash_core.proof.prove import DEFAULT_STEPS, prove
+from dflash_core.proof.recorded import RecordedRun
+from dflash_core.proof.replay import Setting
+from dflash_core.proof.verdict import Verdict
+
+_NICE = 10
+
+
+def prove_and_mark(setting: Setting, run: RecordedRun, name: str, num_steps: int = DEFAULT_STEPS) -> Verdict:
+    """Prove one checkpoint and write its status.json; a rejected one stays rejected, a proven one proven unless it fails.
+
+    Raises:
+        CheckpointError: the status can't be written.
+    """
+    store = run.directory.store
+    before = read_status(store.root / name)
+    if before == "rejected":
+        return _rejected_before(store.root / name)
+    verdict = prove(setting, run, name, num_steps)
+    if not (store.root / name).is_dir():
+        return replace(verdict, outcome="unproven", fault=None, reason="It was deleted while it was being proven.")
+    if verdict.outcome != "unproven" or before == "committed":
+        store.mark(name, "committed" if verdict.outcome == "unproven" else verdict.outcome, verdict.tree())
+    return verdict
+
+
+def stored_verdict(checkpoint: Path) -> Mapping[str, Any]:
+    """The verdict noted beside a checkpoint; empty where there is none or it can't be read."""
+    try:
+        return json.loads((checkpoint / STATUS).read_text(encoding="utf-8")).get("verdict") or {}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def is_being_written(log_path: Path) -> bool:
+    """A session holds the log's lock: the run is going on."""
+    with log_path.open("rb") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def give_way() -> None:
+    """Leave the processors to a run that is going on."""
+    os.nice(_NICE)
+
+
+def _rejected_before(checkpoint: Path) -> Verdict:
+    stored = stored_verdict(checkpoint)
+    return Verdict(
+        name=checkpoint.name,
+        step=int(checkpoint.name.removeprefix("step-")),
+        digest=stored.get("digest"),
+        outcome="rejected",
+        reason=f"It was rejected before: {stored.get('reason', 'its note can not be read.')}",
+        fault=stored.get("fault"),
+        evidence=tuple(stored.get("evidence", ())),
+    )

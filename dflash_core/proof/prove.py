@@ -1,0 +1,160 @@
+"""Proves one checkpoint: identity, digests, then replayed steps against the run's log."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dflash_core.checkpoint.store import Contents
+from dflash_core.errors import CheckpointError, IdentityError
+from dflash_core.proof.band import EXACT, Band, measured_band, obstacles_to_bits
+from dflash_core.proof.classify import Case, classify
+from dflash_core.proof.compare import Difference, compare
+from dflash_core.proof.identity import mismatches
+from dflash_core.proof.recorded import RecordedRun, Window
+from dflash_core.proof.replay import Setting, replay
+from dflash_core.proof.verdict import Judgement, Verdict
+from dflash_core.training.records import StepRecord
+
+DEFAULT_STEPS = 3
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """The checkpoint at hand."""
+
+    setting: Setting
+    run: RecordedRun
+    contents: Contents
+    digest: str
+    name: str
+    num_steps: int
+
+
+def prove(setting: Setting, run: RecordedRun, name: str, num_steps: int = DEFAULT_STEPS) -> Verdict:
+    """Replay `num_steps` steps from a checkpoint of the run; changes nothing on disk.
+
+    A replay that can't be carried out gives `unproven`, with the reason.
+    """
+    began = time.perf_counter()
+    step = int(name.removeprefix("step-"))
+    record = run.checkpoint(name)
+    try:
+        committed, contents = run.directory.store.load(name, record.digest if record else None)
+    except CheckpointError as error:
+        return Verdict(name=name, step=step, digest=None, outcome="rejected", reason=str(error), fault="file")
+    subject = _Subject(setting, run, contents, committed.digest, name, num_steps)
+    counter = _Counter()
+    verdict = _of_identity(subject) or _of_windows(subject, record.session_id if record else None, counter)
+    return replace(verdict, steps_replayed=counter.steps, seconds=time.perf_counter() - began)
+
+
+class _Counter:
+    """Steps replayed so far."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+
+def _of_identity(subject: _Subject) -> Verdict | None:
+    found = mismatches(subject.contents, subject.run, subject.setting.identity)
+    if not found:
+        return None
+    inside = [m for m in found if not m.on_disk]
+    texts = tuple(m.text for m in (inside or found))
+    if inside:
+        return _verdict(subject, "rejected", f"It is not of this run: {texts[0]}.", fault="identity", evidence=texts[1:])
+    return _verdict(subject, "unproven", f"The run's inputs are gone: {texts[0]}. Restore them, then prove it again.", fault="identity")
+
+
+def _of_windows(subject: _Subject, saved_by: str | None, counter: _Counter) -> Verdict:
+    wanted = subject.num_steps
+    windows = subject.run.windows(subject.contents.step, saved_by)
+    long_enough = [window for window in windows if len(window.steps) >= wanted]
+    if not long_enough:
+        longest = max((len(window.steps) for window in windows), default=0)
+        return _verdict(
+            subject,
+            "unproven",
+            f"A proof needs {wanted} later steps and the log has {longest}. Train on, or prove it with fewer --steps.",
+        )
+    judged = [_judge(subject, window, counter) for window in long_enough]
+    judgements = tuple(judgement for judgement, _ in judged)
+    exactness = judged[0][1].text
+    broken = next((j for j in judgements if not j.holds), None)
+    if broken is None:
+        return _verdict(subject, "proven", f"{_sentence(judgements[0].text)}.", judgements=judgements, exactness=exactness)
+    own = judgements[0]
+    if own.holds:
+        reason = f"The checkpoint is right, and the session that went on from it is not what it says: {broken.text}."
+        return _verdict(subject, "proven", reason, broken, judgements=judgements, exactness=exactness)
+    reason = f"{_sentence(broken.text)}."
+    if own.resumed:
+        reason += " Only a later session went on from it, so the fault is the file's or that session's."
+    return _verdict(subject, "rejected", reason, broken, judgements=judgements, exactness=exactness)
+
+
+def _judge(subject: _Subject, window: Window, counter: _Counter) -> tuple[Judgement, Band]:
+    """Compare with one history, and classify where it differs."""
+    logged = window.steps[: subject.num_steps]
+    against = f"session {window.session.session_id}" + (f", which resumed at step {window.session.step}" if window.resumed else "")
+    try:
+        replayed = _counted_replay(subject, counter, window.num_ranks)
+    except IdentityError as error:
+        return _off_the_plan(subject, logged[0], against, window, str(error)), EXACT
+    band = _band(subject, window, replayed, counter)
+    differences = compare(replayed, logged, band)
+    judgement = Judgement(against=against, resumed=window.resumed, num_steps=len(logged), first=None, fault=None, evidence=())
+    if not differences:
+        return judgement, band
+    case = Case(subject.setting, subject.contents, window, logged, replayed, differences, band, neighbours(subject.run, subject.name))
+    diagnosis = classify(case)
+    return replace(judgement, first=differences[0], fault=diagnosis.fault, evidence=diagnosis.evidence), band
+
+
+def _counted_replay(subject: _Subject, counter: _Counter, num_ranks: int) -> tuple[StepRecord, ...]:
+    replayed = replay(subject.setting, subject.contents, subject.num_steps, num_ranks=num_ranks)
+    counter.steps += len(replayed)
+    return replayed
+
+
+def _band(subject: _Subject, window: Window, replayed: tuple[StepRecord, ...], counter: _Counter) -> Band:
+    """Bits where they can be asked for; else what a replay in another order of additions shows."""
+    setting = subject.setting
+    why = obstacles_to_bits(window.conditions, setting.conditions, window.num_ranks, setting.config.training.deterministic)
+    if not why:
+        return EXACT
+    other = _counted_replay(subject, counter, 1 if window.num_ranks > 1 else 2)
+    common = min(len(replayed), len(other))
+    return measured_band(replayed[:common], other[:common], why)
+
+
+def _off_the_plan(subject: _Subject, logged: StepRecord, against: str, window: Window, text: str) -> Judgement:
+    """The checkpoint's progress is between two steps of the plan, so nothing can be replayed from it."""
+    stored = subject.contents.state["next_sample"]
+    first = Difference(1, logged.step, "first_sample", "data", logged.first_sample, stored)
+    fault = "repeated_batches" if stored < logged.first_sample else "skipped_batches" if stored > logged.first_sample else "data_order"
+    return Judgement(against=against, resumed=window.resumed, num_steps=0, first=first, fault=fault, evidence=(text,))
+
+
+def neighbours(run: RecordedRun, name: str) -> Mapping[str, Contents]:
+    """The good checkpoints right before and after one; what was mixed up is often theirs."""
+    store = run.directory.store
+    names = store.names()
+    place = names.index(name) if name in names else len(names)
+    found = {}
+    for other in (*names[max(0, place - 1) : place], *names[place + 1 : place + 2]):
+        try:
+            found[other] = store.load(other)[1]
+        except CheckpointError:
+            continue
+    return found
+
+
+def _verdict(subject: _Subject, outcome: str, reason: str, broken: Judgement | None = None, **fields: object) -> Verdict:
+    if broken is not None:
+        fields |= {"fault": broken.fault, "evidence": broken.evidence}
+    return Verdict(name=subject.name, step=subject.contents.step, digest=subject.digest, outcome=outcome, reason=reason, **fields)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,0 +1,98 @@
+"""What a run's own log says: its configuration, its checkpoints, and the steps that were done after each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dflash_core.checkpoint.resume import RunDirectory
+from dflash_core.config import Config, parse_config
+from dflash_core.errors import DataError
+from dflash_core.training.log_reader import all_records, read_log
+from dflash_core.training.records import CheckpointRecord, Record, ResumeRecord, StartRecord, StepRecord
+
+# A run records a few steps beyond its last checkpoint and discards them, so that this one can be proven, too.
+_STEPS = ("step", "probe")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive steps after a checkpoint, as one history of the run has them. `resumed` where another session did them."""
+
+    steps: tuple[StepRecord, ...]
+    session: StartRecord | ResumeRecord
+    resumed: bool
+
+    @property
+    def num_ranks(self) -> int:
+        """Drafter ranks that shared these steps."""
+        return len(self.session.world.get("drafter_ranks", ())) or 1
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Device, threads and library of the session; empty in logs that have none."""
+        return self.session.world.get("conditions", {})
+
+
+class RecordedRun:
+    """A run directory and its log, superseded records included: those are what the session that saved had seen.
+
+    Raises:
+        DataError: no log, a broken one, or one without its beginning.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.directory = RunDirectory(path)
+        self.records: tuple[Record, ...] = tuple(all_records(self.directory.log_path))
+        starts = [r for r in self.records if isinstance(r, StartRecord)]
+        if not starts:
+            raise DataError(f"{self.directory.log_path} has no start record, expected one. Is this the log of a training run?")
+        self.start = starts[-1]
+
+    @cached_property
+    def config(self) -> Config:
+        """What the run was begun with."""
+        return parse_config(self.start.config, f"the start record of {self.directory.log_path}")
+
+    @cached_property
+    def counted(self) -> tuple[StepRecord, ...]:
+        """The steps that no later session has superseded."""
+        return _steps(read_log(self.directory.log_path))
+
+    def checkpoint(self, name: str) -> CheckpointRecord | None:
+        """The newest record of this checkpoint; None for one that was committed right before a kill."""
+        return next((r for r in reversed(self.records) if isinstance(r, CheckpointRecord) and r.name == name), None)
+
+    def windows(self, step: int, saved_by: str | None) -> tuple[Window, ...]:
+        """Histories after `step`: that of the session `saved_by`, then the one that counts, where it is another.
+
+        Args:
+            step: the checkpoint's.
+            saved_by: id of the session that saved it; None takes the last one that logged the step.
+        """
+        steps = _steps(self.records)
+        saver = saved_by or next((r.session_id for r in reversed(steps) if r.step == step), None)
+        own = _following([r for r in steps if r.session_id == saver], step)
+        counted = _following(self.counted, step)
+        found = [Window(own, self._session(own[0]), resumed=False)] if own else []
+        if counted and counted[0].session_id != saver:
+            found.append(Window(counted, self._session(counted[0]), resumed=saver is not None or step > 0))
+        return tuple(found)
+
+    def _session(self, record: Record) -> StartRecord | ResumeRecord:
+        opened = [r for r in self.records if isinstance(r, StartRecord | ResumeRecord) and r.session_id == record.session_id]
+        return opened[0] if opened else self.start
+
+
+def _steps(records: Iterable[Record]) -> tuple[StepRecord, ...]:
+    return tuple(r for r in records if r.kind in _STEPS)
+
+
+def _following(records: Sequence[StepRecord], step: int) -> tuple[StepRecord, ...]:
+    """The records of step + 1, step + 2, ... as far as they go without a gap; where a step comes twice, the last."""
+    by_step = {r.step: r for r in records}
+    found = []
+    while (record := by_step.get(step + len(found) + 1)) is not None:
+        found.append(record)
+    return tuple(found)

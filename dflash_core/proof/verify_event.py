@@ -1,0 +1,137 @@
+"""Tells a bad batch from a broken state: replays from the checkpoint before an event, through it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dflash_core.checkpoint.store import Contents
+from dflash_core.errors import CheckpointError
+from dflash_core.proof.band import EXACT, Band, measured_band, obstacles_to_bits
+from dflash_core.proof.classify import Case, classify
+from dflash_core.proof.compare import Difference, compare
+from dflash_core.proof.prove import DEFAULT_STEPS, neighbours
+from dflash_core.proof.recorded import RecordedRun, Window
+from dflash_core.proof.replay import Setting, advance, replay
+from dflash_core.training.records import StepRecord
+
+Answer = Literal["bad_batch", "broken_state", "not_verified"]
+MOST_STEPS = 2000
+_AFTER = 2  # a wrong update shows one step after it, and most suspects need three steps
+_NEAR_RESUME = 3
+
+
+@dataclass(frozen=True)
+class EventVerdict:
+    """What a replay through an event shows. `jump` is the loss at the event over the one before it: (log, replay)."""
+
+    step: int
+    answer: Answer
+    reason: str
+    checkpoint: str | None = None
+    first: Difference | None = None
+    fault: str | None = None
+    evidence: tuple[str, ...] = ()
+    jump: tuple[float, float] | None = None
+    steps_replayed: int = 0
+
+    def tree(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "step": self.step,
+            "answer": self.answer,
+            "reason": self.reason,
+            "checkpoint": self.checkpoint,
+            "first_difference": self.first.text if self.first else None,
+            "fault": self.fault,
+            "evidence": list(self.evidence),
+            "jump": list(self.jump) if self.jump and all(map(math.isfinite, self.jump)) else None,
+            "steps_replayed": self.steps_replayed,
+        }
+
+
+def verify_event(setting: Setting, run: RecordedRun, step: int, most_steps: int = MOST_STEPS) -> EventVerdict:
+    """Replay from the newest good checkpoint before `step` to just after it, and compare with the steps that count."""
+    found = _checkpoint_before(run, step)
+    if found is None:
+        return EventVerdict(step, "not_verified", f"no good checkpoint before step {step} is left; keep more of them (checkpoint.keep_every)")
+    name, contents = found
+    window = _window(run, contents.step, step + _AFTER)
+    if window is None or window.steps[-1].step < step:
+        return EventVerdict(step, "not_verified", f"the log has no unbroken steps from {contents.step} to {step}", name)
+    if len(window.steps) > most_steps:
+        return EventVerdict(
+            step, "not_verified", f"{name} is {len(window.steps)} steps before the event, more than {most_steps}; save more often", name
+        )
+    return _replayed_through(setting, run, name, contents, window, step)
+
+
+def _replayed_through(setting: Setting, run: RecordedRun, name: str, contents: Contents, window: Window, step: int) -> EventVerdict:
+    logged = window.steps
+    replayed = replay(setting, contents, len(logged), num_ranks=window.num_ranks)
+    why = obstacles_to_bits(window.conditions, setting.conditions, window.num_ranks, setting.config.training.deterministic)
+    band = EXACT
+    if why:
+        other = replay(setting, contents, len(logged), num_ranks=1 if window.num_ranks > 1 else 2)
+        common = min(len(replayed), len(other))
+        band = measured_band(replayed[:common], other[:common], why)
+    differences = compare(replayed, logged, band)
+    jump = _jump([r.loss for r in logged], step - contents.step), _jump([r.loss for r in replayed], step - contents.step)
+    shared = {"checkpoint": name, "jump": jump, "steps_replayed": len(replayed)}
+    if not differences:
+        reason = f"replayed from {name}, {band.text}, step {step} comes out the same: its samples and the state before it explain it"
+        return EventVerdict(step, "bad_batch", reason, **shared)
+    first = differences[0]
+    diagnosis = classify(_case_at(setting, contents, window, first.step, band, neighbours(run, name)))
+    reason = f"replayed from {name}, the run parts from its own plan at step {first.step}: the same samples do not give what the log says"
+    return EventVerdict(step, "broken_state", reason, first=first, fault=diagnosis.fault, evidence=diagnosis.evidence, **shared)
+
+
+def _case_at(
+    setting: Setting, contents: Contents, window: Window, step: int, band: Band, others: Mapping[str, Contents]
+) -> Case:
+    """The case as it stands right before the run parts from its plan: at the resume, if one is near, else one step before."""
+    begun = next((r.step for r in window.steps if r.session_id == _at(window, step).session_id), step)
+    base = begun - 1 if step - begun < _NEAR_RESUME else step - 1
+    resumed = begun > window.steps[0].step or window.resumed
+    if base > contents.step:
+        contents = advance(setting, contents, base - contents.step, num_ranks=window.num_ranks)
+    logged = tuple(r for r in window.steps if base < r.step <= max(step, base + DEFAULT_STEPS))
+    replayed = replay(setting, contents, len(logged), num_ranks=window.num_ranks)
+    at_base = Window(logged, window.session, resumed)
+    return Case(setting, contents, at_base, logged, replayed, compare(replayed, logged, band), band, others)
+
+
+def _at(window: Window, step: int) -> StepRecord:
+    return next(r for r in window.steps if r.step == step)
+
+
+def _jump(losses: list[float], offset: int) -> float:
+    """Loss at the event over the one before it."""
+    if offset < 2 or offset > len(losses):
+        return math.nan
+    return losses[offset - 1] / losses[offset - 2] if losses[offset - 2] else math.inf
+
+
+def _checkpoint_before(run: RecordedRun, step: int) -> tuple[str, Contents] | None:
+    store = run.directory.store
+    for name in reversed(store.names()):
+        record = run.checkpoint(name)
+        if int(name.removeprefix("step-")) >= step:
+            continue
+        try:
+            return name, store.load(name, record.digest if record else None)[1]
+        except CheckpointError:
+            continue
+    return None
+
+
+def _window(run: RecordedRun, after: int, until: int) -> Window | None:
+    """The steps that count, whichever sessions did them; the last window of the run is the one that counts."""
+    record = next((r for r in reversed(run.records) if r.kind == "checkpoint" and r.step == after), None)
+    windows = run.windows(after, record.session_id if record else None)
+    counted = [w for w in windows if w.steps[0] in run.counted]
+    if not counted:
+        return None
+    window = counted[-1]
+    return Window(tuple(r for r in run.counted if after < r.step <= until), window.session, window.resumed)

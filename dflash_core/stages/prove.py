@@ -1,0 +1,70 @@
+"""Stage `prove`: proves the run's checkpoints; only a drafter whose checkpoint is proven leaves the run."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash_core.checkpoint.store import read_status
+from dflash_core.config import Config
+from dflash_core.errors import DataError, GateError
+from dflash_core.proof.conduct import prove_and_mark, stored_verdict
+from dflash_core.proof.prove import DEFAULT_STEPS
+from dflash_core.proof.recorded import RecordedRun
+from dflash_core.stages import layout
+from dflash_core.stages.checkpoint_export import export_checkpoint
+from dflash_core.stages.proof_setting import open_setting
+
+
+def run(config: Config) -> str:
+    """Write build/proof.json and build/drafter; gives the lines that a person sees.
+
+    Raises:
+        GateError: the last checkpoint isn't proven, one was rejected, or a session went on from one otherwise than it says.
+    """
+    recorded = RecordedRun(config.run_dir)
+    last = _last_checkpoint(layout.TRAIN_POINTER)
+    verdicts = proofs_of_run(recorded)
+    _write(layout.PROOF, {"run": config.run, "run_id": recorded.start.run_id, "last": last.name, "checkpoints": verdicts})
+    if bad := _unsound(verdicts, last.name):
+        raise GateError(
+            f"{bad['name']} is {bad['outcome']}: {bad['reason']} No drafter leaves this run; "
+            "see docs/proof.md for what each class of fault asks for."
+        )
+    export_checkpoint(config, "zlab", layout.DRAFTER, last)
+    return f"{len(verdicts)} checkpoints proven by replay; drafter of {last.name} in {layout.DRAFTER}"
+
+
+def proofs_of_run(recorded: RecordedRun) -> list[Mapping[str, Any]]:
+    """The verdict on each checkpoint, oldest first; those that were proven or rejected before are not replayed again."""
+    store, setting, verdicts = recorded.directory.store, None, []
+    for name in store.names():
+        stored = stored_verdict(store.root / name)
+        if read_status(store.root / name) != "committed" and stored:
+            verdicts.append(stored)
+            continue
+        setting = setting or open_setting(recorded)
+        verdicts.append(prove_and_mark(setting, recorded, name, DEFAULT_STEPS).tree())
+    return verdicts
+
+
+def _unsound(verdicts: Iterable[Mapping[str, Any]], last: str) -> Mapping[str, Any] | None:
+    """The first verdict that stops the chain; an earlier checkpoint that lacks later steps does not."""
+    for verdict in verdicts:
+        if not verdict["sound"] and (verdict["outcome"] != "unproven" or verdict["name"] == last):
+            return verdict
+    return None
+
+
+def _last_checkpoint(pointer: Path) -> Path:
+    try:
+        return Path(json.loads(pointer.read_text(encoding="utf-8"))["checkpoint"])
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{pointer} can't be read ({error}), expected the output of stage train. Run train first.") from None
+
+
+def _write(path: Path, tree: Mapping[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(tree, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,45 @@
+"""An event in a run's log: a batch that does the same again, or a state that the run had lost."""
+
+import json
+
+import pytest
+from memory_proofs import AT
+from recorded_sessions import go_on
+from resume_faults import FAULTS, Bench
+
+from dflash_core.proof.recorded import RecordedRun
+from dflash_core.proof.replay import Setting
+from dflash_core.proof.verify_event import verify_event
+
+
+def test_what_the_batch_does_is_done_again(setting: Setting, run: RecordedRun) -> None:
+    verdict = verify_event(setting, run, AT + 2)
+    assert verdict.answer == "bad_batch" and verdict.checkpoint == f"step-{AT:08d}"
+    assert verdict.jump[0] == verdict.jump[1] and "comes out the same" in verdict.reason
+    json.dumps(verdict.tree(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["optimizer_lost", "prefetch_queue_replayed"])
+def test_a_session_that_lost_its_state_is_told(setting: Setting, run: RecordedRun, bench: Bench, name: str) -> None:
+    fault = next(f for f in FAULTS if f.name == name)
+    go_on(bench, fault.session, run.directory.path, 5)
+    verdict = verify_event(setting, RecordedRun(run.directory.path), AT + 4)
+    assert (verdict.answer, verdict.fault) == ("broken_state", fault.expected), verdict
+    assert verdict.first.step in (AT + 1, AT + 2) and verdict.reason.startswith(f"replayed from step-{AT:08d}")
+    json.dumps(verdict.tree(), allow_nan=False)
+
+
+def test_a_number_changed_far_from_any_resume_is_found_where_it_is(setting: Setting, run: RecordedRun) -> None:
+    log = run.directory.log_path
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    spoiled = next(line for line in lines if line["kind"] == "step" and line["step"] == AT + 2)
+    spoiled["loss"] = spoiled["loss_sum"] = 99.0
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    verdict = verify_event(setting, RecordedRun(run.directory.path), AT + 2)
+    assert (verdict.answer, verdict.fault) == ("broken_state", "logging") and verdict.first.step == AT + 2
+
+
+def test_what_can_not_be_replayed_is_said(setting: Setting, run: RecordedRun) -> None:
+    assert verify_event(setting, run, 1).reason.startswith("no good checkpoint before step 1")
+    assert "no unbroken steps" in verify_event(setting, run, 99).reason
+    assert "more than 1; save more often" in verify_event(setting, run, AT + 2, most_steps=1).reason
