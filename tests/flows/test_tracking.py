@@ -157,3 +157,23 @@ def test_a_tracker_that_cannot_be_opened_again_only_warns(place: Workspace, uri:
 
         monkeypatch.setattr(tracking, "_client", dead)
         record_outputs(tracker, place)
+
+
+def test_a_proof_is_tagged_by_checkpoint_and_as_a_whole(place: Workspace, uri: str) -> None:
+    from mlflow import MlflowClient
+
+    def verdict(name: str, outcome: str, sound: bool, fault: str | None = None) -> dict[str, object]:
+        return {"name": name, "outcome": outcome, "sound": sound, "fault": fault}
+
+    good, last = verdict("step-00000002", "proven", True), verdict("step-00000004", "unproven", False)
+    with tracked(place, uri) as tracker:
+        tracking.record_proof(tracker, [good, last])
+        assert MlflowClient(uri).get_run(tracker.run_id).data.tags["dflash.proof"] == "unproven"
+        tracking.record_proof(tracker, [good, verdict("step-00000003", "rejected", False, "moments"), verdict("step-00000004", "proven", False, "rng")])
+    tags = MlflowClient(uri).get_run(tracker.run_id).data.tags
+    assert {key: tags[key] for key in tags if key.startswith("dflash.proof")} == {
+        "dflash.proof": "rejected",
+        "dflash.proof.step-00000002": "proven",
+        "dflash.proof.step-00000003": "rejected (moments)",
+        "dflash.proof.step-00000004": "proven, resumed wrongly (rng)",
+    }

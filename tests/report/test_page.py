@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from dflash_core.report.facts import Facts, Measured, SampleDecode, TrainingCurves
+from dflash_core.report.facts import Facts, Measured, ProofRow, SampleDecode, TrainingCurves
 from dflash_core.report.figures import _lengths, draw_all, smooth
 from dflash_core.report.page import render
 
@@ -60,6 +60,12 @@ def synthetic(num_steps: int = 900) -> Facts:
                 blocks=((0, "Anna"), (1, " starts"), (3, " with 3 apples"), (2, ". She"), (4, " buys 4 more,"), (8, " so she has 3 + 4 = 7.\n"), (1, "7")),
             ),
         ),
+        proofs=(
+            ProofRow(name="step-00000300", status="proven", sound=True, fault=None, first_difference=None, reason="3 steps as they were."),
+            ProofRow(
+                name="step-00000600", status="rejected", sound=False, fault="moments", first_difference="step 602: loss <2>", reason="Differs."
+            ),
+        ),
         raw_evaluation={},
     )
 
@@ -77,6 +83,15 @@ def test_page_shows_every_figure_and_loads_nothing_from_outside(figures: dict[st
     assert not re.search(r"https?://", page)
     assert not re.search(r"<(script|link|iframe)|url\(|@import", page)
     assert "demo &lt;run&gt;" in page and "&lt;b&gt;apples&lt;/b&gt;" in page
+
+
+def test_each_checkpoint_has_a_row_with_its_status_first_difference_and_class() -> None:
+    facts = synthetic(20)
+    page = render(facts, {})
+    row = page.split("step-00000600")[1].split("</tr>")[0]
+    assert 'class="bad">rejected<' in row and "<td>moments</td>" in row and "step 602: loss &lt;2&gt;" in row
+    assert 'class="good">proven<' in page.split("step-00000300")[1].split("</tr>")[0]
+    assert "their proofs" not in render(dataclasses.replace(facts, proofs=()), {})
 
 
 def test_blocks_are_coloured_by_what_was_committed() -> None:
