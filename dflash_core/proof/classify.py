@@ -61,12 +61,17 @@ def classify(case: Case) -> Diagnosis:
     if _only_the_log(case):
         return Diagnosis("logging", ("everything else is equal in all steps, so the numbers trained with were right",))
     found = _hints(case)
+    if signs := [] if case.window.resumed else _signs(found, "weights" if first.offset == 1 else "moments"):
+        return Diagnosis(signs[0].fault, tuple(hint.text for hint in signs))
     for suspect in suspects(case):
         if reproduces(case, suspect):
-            evidence = [f"a replay in which {suspect.text} gives the log's numbers in all {len(case.logged)} steps"]
-            evidence += [hint.text for hint in found if hint.fault == suspect.fault]
-            return Diagnosis(suspect.fault, tuple(evidence))
+            signs = [hint.text for hint in found if hint.fault == suspect.fault]
+            return Diagnosis(suspect.fault, (_reproduced(case, suspect), *signs))
     return _by_signature(case, found)
+
+
+def _reproduced(case: Case, suspect: Variation) -> str:
+    return f"a replay in which {suspect.text} gives the log's numbers in all {len(case.logged)} steps"
 
 
 def suspects(case: Case) -> Iterator[Variation]:
@@ -78,8 +83,8 @@ def suspects(case: Case) -> Iterator[Variation]:
         return
     if first.offset == 1:
         yield from wrong_noise(setting, step)
-        yield from wrong_data(setting, step)
         yield from wrong_weights(contents, setting.initial, others)
+        yield from wrong_data(setting, step)  # last, because the log's checksum of samples shows most of them
         return
     yield from wrong_moments(contents, others)
     yield from wrong_masters(contents, setting.initial, others)
@@ -104,11 +109,21 @@ def _told_by_the_log(case: Case, first: Difference) -> Diagnosis | None:
     if first.group == "schedule":
         return Diagnosis("schedule", (first.text, _which_rate(case, first)))
     if first.group == "noise":
-        fault: Fault = "mode" if first.logged == 0.0 else "rng"
-        return Diagnosis(fault, ("the level of the feature noise is not the plan's",))
+        return _noise_level(case, first)
     if first.group == "counts":
         return Diagnosis("rng", ("the samples are the plan's and their labels are not: the anchors were drawn otherwise",))
     return None
+
+
+def _noise_level(case: Case, first: Difference) -> Diagnosis:
+    """Off, begun again, or that of another step because the whole batch is."""
+    text = "the level of the feature noise is not the plan's"
+    if first.logged == 0.0:
+        return Diagnosis("mode", (f"{text}, but 0",))
+    for suspect in wrong_data(case.setting, case.contents.step):
+        if reproduces(case, suspect):
+            return Diagnosis(suspect.fault, (text, _reproduced(case, suspect)))
+    return Diagnosis("rng", (text,))
 
 
 def _data(case: Case, first: Difference) -> Diagnosis:
@@ -160,7 +175,13 @@ def _loss_right(case: Case, offset: int) -> bool:
 
 
 def _hints(case: Case) -> tuple[Hint, ...]:
-    return hints(case.contents, case.setting.config.training.betas, case.others)
+    beginning = {"the run's beginning": Contents(0, case.setting.initial, {}, {})}
+    return hints(case.contents, case.setting.config.training.betas, {**beginning, **case.others})
+
+
+def _signs(found: tuple[Hint, ...], fault: Fault) -> list[Hint]:
+    """Signs that the file itself is wrong. Counters are left to a replay: steps without a label don't count."""
+    return [hint for hint in found if hint.fault == fault]
 
 
 def _by_signature(case: Case, found: tuple[Hint, ...]) -> Diagnosis:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dflash_core.checkpoint.store import Contents
-from dflash_core.errors import CheckpointError, IdentityError
+from dflash_core.errors import CheckpointError
 from dflash_core.proof.band import EXACT, Band, measured_band, obstacles_to_bits
 from dflash_core.proof.classify import Case, classify
-from dflash_core.proof.compare import Difference, compare
+from dflash_core.proof.compare import compare
 from dflash_core.proof.identity import mismatches
 from dflash_core.proof.recorded import RecordedRun, Window
 from dflash_core.proof.replay import Setting, replay
@@ -44,7 +44,7 @@ def prove(setting: Setting, run: RecordedRun, name: str, num_steps: int = DEFAUL
         return Verdict(name=name, step=step, digest=None, outcome="rejected", reason=str(error), fault="file")
     subject = _Subject(setting, run, contents, committed.digest, name, num_steps)
     counter = _Counter()
-    verdict = _of_identity(subject) or _of_windows(subject, record.session_id if record else None, counter)
+    verdict = _of_identity(subject) or _of_progress(subject) or _of_windows(subject, record.session_id if record else None, counter)
     return replace(verdict, steps_replayed=counter.steps, seconds=time.perf_counter() - began)
 
 
@@ -64,6 +64,16 @@ def _of_identity(subject: _Subject) -> Verdict | None:
     if inside:
         return _verdict(subject, "rejected", f"It is not of this run: {texts[0]}.", fault="identity", evidence=texts[1:])
     return _verdict(subject, "unproven", f"The run's inputs are gone: {texts[0]}. Restore them, then prove it again.", fault="identity")
+
+
+def _of_progress(subject: _Subject) -> Verdict | None:
+    """The next sample follows from the step, so a checkpoint that says otherwise repeats or leaves out samples."""
+    stored, planned = subject.contents.state["next_sample"], subject.setting.plan.step_number(subject.contents.step).first_sample
+    if stored == planned:
+        return None
+    fault = "repeated_batches" if stored < planned else "skipped_batches"
+    reason = f"It goes on with sample {stored}; after {subject.contents.step} steps of the plan it is sample {planned}."
+    return _verdict(subject, "rejected", reason, fault=fault)
 
 
 def _of_windows(subject: _Subject, saved_by: str | None, counter: _Counter) -> Verdict:
@@ -97,10 +107,7 @@ def _judge(subject: _Subject, window: Window, counter: _Counter) -> tuple[Judgem
     """Compare with one history, and classify where it differs."""
     logged = window.steps[: subject.num_steps]
     against = f"session {window.session.session_id}" + (f", which resumed at step {window.session.step}" if window.resumed else "")
-    try:
-        replayed = _counted_replay(subject, counter, window.num_ranks)
-    except IdentityError as error:
-        return _off_the_plan(subject, logged[0], against, window, str(error)), EXACT
+    replayed = _counted_replay(subject, counter, window.num_ranks)
     band = _band(subject, window, replayed, counter)
     differences = compare(replayed, logged, band)
     judgement = Judgement(against=against, resumed=window.resumed, num_steps=len(logged), first=None, fault=None, evidence=())
@@ -126,14 +133,6 @@ def _band(subject: _Subject, window: Window, replayed: tuple[StepRecord, ...], c
     other = _counted_replay(subject, counter, 1 if window.num_ranks > 1 else 2)
     common = min(len(replayed), len(other))
     return measured_band(replayed[:common], other[:common], why)
-
-
-def _off_the_plan(subject: _Subject, logged: StepRecord, against: str, window: Window, text: str) -> Judgement:
-    """The checkpoint's progress is between two steps of the plan, so nothing can be replayed from it."""
-    stored = subject.contents.state["next_sample"]
-    first = Difference(1, logged.step, "first_sample", "data", logged.first_sample, stored)
-    fault = "repeated_batches" if stored < logged.first_sample else "skipped_batches" if stored > logged.first_sample else "data_order"
-    return Judgement(against=against, resumed=window.resumed, num_steps=0, first=first, fault=fault, evidence=(text,))
 
 
 def neighbours(run: RecordedRun, name: str) -> Mapping[str, Contents]:

@@ -56,16 +56,21 @@ class RecordedRun:
         return parse_config(self.start.config, f"the start record of {self.directory.log_path}")
 
     @cached_property
+    def standing(self) -> tuple[Record, ...]:
+        """The records that no later session has superseded."""
+        return read_log(self.directory.log_path)
+
+    @cached_property
     def counted(self) -> tuple[StepRecord, ...]:
-        """The steps that no later session has superseded."""
-        return _steps(read_log(self.directory.log_path))
+        """The steps among them."""
+        return _steps(self.standing)
 
     def checkpoint(self, name: str) -> CheckpointRecord | None:
         """The newest record of this checkpoint; None for one that was committed right before a kill."""
         return next((r for r in reversed(self.records) if isinstance(r, CheckpointRecord) and r.name == name), None)
 
     def windows(self, step: int, saved_by: str | None) -> tuple[Window, ...]:
-        """Histories after `step`: that of the session `saved_by`, then the one that counts, where it is another.
+        """Histories after `step`: that of the session `saved_by`, then the one that counts, where another session went on from here.
 
         Args:
             step: the checkpoint's.
@@ -76,8 +81,10 @@ class RecordedRun:
         own = _following([r for r in steps if r.session_id == saver], step)
         counted = _following(self.counted, step)
         found = [Window(own, self._session(own[0]), resumed=False)] if own else []
-        if counted and counted[0].session_id != saver:
-            found.append(Window(counted, self._session(counted[0]), resumed=saver is not None or step > 0))
+        # A session that went back further than this checkpoint did the step itself, and never had this state.
+        from_here = any(r.step == step and r.session_id == saver for r in self.counted)
+        if counted and counted[0].session_id != saver and (from_here or saver is None):
+            found.append(Window(counted, self._session(counted[0]), resumed=True))
         return tuple(found)
 
     def _session(self, record: Record) -> StartRecord | ResumeRecord:

@@ -63,15 +63,12 @@ def replay(
         contents: where it stood.
         variation: what is done otherwise.
         num_ranks: drafter ranks whose micro-batches are run.
-
-    Raises:
-        IdentityError: the checkpoint's progress is no step boundary of the plan.
     """
     return _run(setting, contents, num_steps, variation, num_ranks)[0]
 
 
 def advance(setting: Setting, contents: Contents, num_steps: int, *, num_ranks: int = 1) -> Contents:
-    """The state after `num_steps` replayed steps, as a checkpoint would hold it. Errors as `replay`."""
+    """The state after `num_steps` replayed steps, as a checkpoint would hold it."""
     records, optimizer = _run(setting, contents, num_steps, AS_STORED, num_ranks)
     drafter = setting.trainee.drafter
     moments = {
@@ -124,7 +121,7 @@ def step_batches(setting: Setting, next_sample: int, variation: Variation, num_r
 def _collated(
     setting: Setting, endless: Config, next_sample: int, variation: Variation, rank: int, num_ranks: int
 ) -> Iterator[CollatedStep]:
-    """The claimed steps, holding the data of those `shift` steps on."""
+    """The claimed steps, the first `shift_for` of them holding the data of those `shift` steps on."""
 
     def stream(start: int) -> Iterator[CollatedStep]:
         return collated_steps(setting.plan, setting.dataset, endless, next_sample=start, rank=rank, num_ranks=num_ranks)
@@ -135,6 +132,6 @@ def _collated(
     planned = setting.plan.step_at(next_sample)
     number = planned.epoch * setting.plan.steps_per_epoch + planned.index_in_epoch + variation.shift
     other = stream(setting.plan.step_number(number).first_sample)
-    for claimed, held in zip(stream(next_sample), other, strict=True):
-        yield replace(held, outline=replace(held.outline, step=claimed.outline.step))
+    for offset, (claimed, held) in enumerate(zip(stream(next_sample), other, strict=True)):
+        yield replace(held, outline=replace(held.outline, step=claimed.outline.step)) if offset < variation.shift_for else claimed
 

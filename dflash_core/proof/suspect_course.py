@@ -39,6 +39,7 @@ def wrong_data(setting: Setting, step: int) -> Iterator[Variation]:
         if step + steps >= 0:
             fault = "repeated_batches" if steps < 0 else "skipped_batches"
             which = f"{abs(steps)} steps {'earlier' if steps < 0 else 'later'}"
+            yield Variation(fault=fault, text=f"the first batches are those of {which}, as many as that", shift=steps, shift_for=abs(steps))
             yield Variation(fault=fault, text=f"the batches are those of {which}", shift=steps)
 
 

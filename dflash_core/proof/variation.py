@@ -1,5 +1,6 @@
 """One way in which a run may have gone on otherwise than its checkpoint says; a replay can follow it."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ class Variation:
     Fields:
         contents: changes what is loaded.
         collated: changes what is known of a step's data, before features and noise.
-        shift: optimizer steps by which the data are ahead of what is claimed.
+        shift, shift_for: optimizer steps by which the data are ahead of what is claimed, and for how many steps they are.
         rate: the learning rate applied, from the update's number after the checkpoint and the planned rate.
         ranks: how gradients are gathered.
         before_update, after_update: change weights around an update.
@@ -38,6 +39,7 @@ class Variation:
     contents: Callable[[Contents], Contents] = _as_it_is
     collated: Callable[[CollatedStep], CollatedStep] = _as_it_is
     shift: int = 0
+    shift_for: int = sys.maxsize
     rate: Callable[[int, float], float] = lambda _, planned: planned
     ranks: Callable[[nn.Module], Ranks] = Alone
     before_update: OnUpdate | None = None

@@ -13,7 +13,7 @@ from dflash_core.proof.compare import Difference, compare
 from dflash_core.proof.prove import DEFAULT_STEPS, neighbours
 from dflash_core.proof.recorded import RecordedRun, Window
 from dflash_core.proof.replay import Setting, advance, replay
-from dflash_core.training.records import StepRecord
+from dflash_core.training.records import CheckpointRecord, StepRecord
 
 Answer = Literal["bad_batch", "broken_state", "not_verified"]
 MOST_STEPS = 2000
@@ -55,8 +55,8 @@ def verify_event(setting: Setting, run: RecordedRun, step: int, most_steps: int 
     found = _checkpoint_before(run, step)
     if found is None:
         return EventVerdict(step, "not_verified", f"no good checkpoint before step {step} is left; keep more of them (checkpoint.keep_every)")
-    name, contents = found
-    window = _window(run, contents.step, step + _AFTER)
+    (record, contents), name = found, found[0].name
+    window = _window(run, record, step + _AFTER)
     if window is None or window.steps[-1].step < step:
         return EventVerdict(step, "not_verified", f"the log has no unbroken steps from {contents.step} to {step}", name)
     if len(window.steps) > most_steps:
@@ -113,25 +113,22 @@ def _jump(losses: list[float], offset: int) -> float:
     return losses[offset - 1] / losses[offset - 2] if losses[offset - 2] else math.inf
 
 
-def _checkpoint_before(run: RecordedRun, step: int) -> tuple[str, Contents] | None:
-    store = run.directory.store
-    for name in reversed(store.names()):
-        record = run.checkpoint(name)
-        if int(name.removeprefix("step-")) >= step:
-            continue
-        try:
-            return name, store.load(name, record.digest if record else None)[1]
-        except CheckpointError:
-            continue
+def _checkpoint_before(run: RecordedRun, step: int) -> tuple[CheckpointRecord, Contents] | None:
+    """The newest one that the history of `step` went through; those that a resume walked back past are not of it."""
+    for record in reversed(run.standing):
+        if isinstance(record, CheckpointRecord) and record.step < step:
+            try:
+                return record, run.directory.store.load(record.name, record.digest)[1]
+            except CheckpointError:
+                continue
     return None
 
 
-def _window(run: RecordedRun, after: int, until: int) -> Window | None:
-    """The steps that count, whichever sessions did them; the last window of the run is the one that counts."""
-    record = next((r for r in reversed(run.records) if r.kind == "checkpoint" and r.step == after), None)
-    windows = run.windows(after, record.session_id if record else None)
-    counted = [w for w in windows if w.steps[0] in run.counted]
-    if not counted:
+def _window(run: RecordedRun, record: CheckpointRecord, until: int) -> Window | None:
+    """The steps that count after a checkpoint, whichever sessions did them."""
+    windows = run.windows(record.step, record.session_id)
+    steps = tuple(r for r in run.counted if record.step < r.step <= until)
+    unbroken = bool(steps) and [r.step for r in steps] == list(range(record.step + 1, steps[-1].step + 1))
+    if not windows or not unbroken:
         return None
-    window = counted[-1]
-    return Window(tuple(r for r in run.counted if after < r.step <= until), window.session, window.resumed)
+    return Window(steps, windows[-1].session, windows[-1].resumed)

@@ -20,8 +20,8 @@ NAME = f"step-{AT:08d}"
 # One of each class; benchmarks/fault_battery.py has all, on a real target.
 TRIED = (
     *("rng_not_restored", "data_replays_last_8_steps", "data_skips_8_steps", "adam_step_counter_reset", "lr_schedule_off_by_8_steps"),
-    *("adam_second_moment_lost", "one_layer_not_loaded", "accumulated_half_gradient_lost", "noise_left_off", "masters_not_filled"),
-    *("log_double_counts_first_loss", "samples_in_another_order", "checkpoint_of_another_run"),
+    *("adam_second_moment_lost", "one_layer_not_loaded", "accumulated_half_gradient_lost", "noise_left_off", "samples_in_another_order"),
+    *("log_double_counts_first_loss", "checkpoint_of_another_run"),
 )
 
 
@@ -114,9 +114,9 @@ def test_steps_of_several_ranks_are_replayed_by_one(setting: Setting, run: Recor
 def test_a_run_of_fresh_settings_is_proven_at_every_checkpoint(tmp_path: Path) -> None:
     """Without noise, in bfloat16, with weight decay and another schedule."""
     other = make_setting(precision="bfloat16", weight_decay=0.1, schedule="wsd", feature_noise={"std": 0.0})
-    begin_run(other, tmp_path / "run", 10, 3)
+    begin_run(other, tmp_path / "run", 6, 3)
     run = RecordedRun(tmp_path / "run")
-    assert [prove(other, run, name).sound for name in run.directory.store.names()] == [True, True, False]
+    assert [prove(other, run, name).sound for name in run.directory.store.names()] == [True, False]
 
 
 def test_sessions_default_to_the_right_way() -> None:

@@ -13,7 +13,7 @@ from dflash_core.proof.conduct import is_being_written
 from dflash_core.proof.recorded import RecordedRun
 from dflash_core.proof.replay import Setting
 from dflash_core.report.collect import proof_rows
-from dflash_core.stages import checkpoint_prove, prove, proof_setting
+from dflash_core.stages import checkpoint_prove, proof_setting, prove
 from dflash_core.training.records import LogWriter
 
 
