@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.checkpoint.store import Contents
 from dflash_core.proof.band import Band
@@ -10,7 +10,7 @@ from dflash_core.proof.compare import Difference, compare
 from dflash_core.proof.faults import Fault
 from dflash_core.proof.hints import Hint, hints
 from dflash_core.proof.recorded import Window
-from dflash_core.proof.replay import Setting, replay
+from dflash_core.proof.replay import Setting, advance, replay
 from dflash_core.proof.suspect_course import other_noise, wrong_accumulation, wrong_data, wrong_noise, wrong_rates
 from dflash_core.proof.suspect_state import wrong_masters, wrong_moments, wrong_weights
 from dflash_core.proof.variation import Variation
@@ -38,6 +38,8 @@ class Case:
     differences: tuple[Difference, ...]
     band: Band
     others: Mapping[str, Contents]  # neighbouring checkpoints
+    # What may be wrong: the log, because another session went on from a right file; or the file, beside a right log.
+    log_in_doubt: bool
 
     def differing(self, offset: int) -> set[str]:
         """Fields that differ at one step."""
@@ -61,7 +63,7 @@ def classify(case: Case) -> Diagnosis:
     if _only_the_log(case):
         return Diagnosis("logging", ("everything else is equal in all steps, so the numbers trained with were right",))
     found = _hints(case)
-    if signs := [] if case.window.resumed else _signs(found, "weights" if first.offset == 1 else "moments"):
+    if signs := [] if case.log_in_doubt else _signs(found, "weights" if first.offset == 1 else "moments"):
         return Diagnosis(signs[0].fault, tuple(hint.text for hint in signs))
     for suspect in suspects(case):
         if reproduces(case, suspect):
@@ -70,26 +72,39 @@ def classify(case: Case) -> Diagnosis:
     return _by_signature(case, found)
 
 
+def rebased(case: Case, steps: int) -> Case:
+    """The same from the state `steps` steps after the checkpoint, up to which everything was right."""
+    contents = advance(case.setting, case.contents, steps, num_ranks=case.window.num_ranks) if steps else case.contents
+    logged = case.logged[steps:]
+    replayed = replay(case.setting, contents, len(logged), num_ranks=case.window.num_ranks)
+    window, differences = replace(case.window, steps=case.window.steps[steps:]), compare(replayed, logged, case.band)
+    return replace(case, contents=contents, window=window, logged=logged, replayed=replayed, differences=differences)
+
+
 def _reproduced(case: Case, suspect: Variation) -> str:
     return f"a replay in which {suspect.text} gives the log's numbers in all {len(case.logged)} steps"
 
 
 def suspects(case: Case) -> Iterator[Variation]:
-    """Variations that could explain what differs first, the likely ones at the front."""
-    setting, contents, others, step = case.setting, case.contents, case.others, case.contents.step
-    first = case.differences[0]
+    """Variations that could explain what differs first, the likely ones at the front.
+
+    Where the file is in doubt, only what can be put right again is worth a replay: exchanges and counters.
+    """
+    setting, contents, step, first = case.setting, case.contents, case.contents.step, case.differences[0]
+    initial, others = (setting.initial, case.others) if case.log_in_doubt else ({}, {})
     if first.offset == 1 and _loss_right(case, 1):
         yield from wrong_accumulation(len(case.logged[0].buckets))
-        return
-    if first.offset == 1:
+    elif first.offset == 1:
         yield from wrong_noise(setting, step)
-        yield from wrong_weights(contents, setting.initial, others)
-        yield from wrong_data(setting, step)  # last, because the log's checksum of samples shows most of them
-        return
-    yield from wrong_moments(contents, others)
-    yield from wrong_masters(contents, setting.initial, others)
-    yield from wrong_rates(setting, step)
-    yield from wrong_accumulation(len(case.logged[0].buckets))
+        yield from wrong_weights(contents, initial, others)
+        # Last, because the log's checksum of samples shows most of them.
+        yield from wrong_data(setting, step) if case.log_in_doubt else ()
+    else:
+        yield from wrong_moments(contents, others)
+        if case.log_in_doubt:
+            yield from wrong_masters(contents, initial, others)
+            yield from wrong_rates(setting, step)
+            yield from wrong_accumulation(len(case.logged[0].buckets))
 
 
 def reproduces(case: Case, suspect: Variation) -> bool:
@@ -192,6 +207,9 @@ def _by_signature(case: Case, found: tuple[Hint, ...]) -> Diagnosis:
         return Diagnosis("accumulation", ("loss right and gradient norm wrong at the first step: the gradient is not that of its batch", none))
     if first.offset == 1:
         return _first_step(case, found, none)
+    # Moments, counters and rates show at the second step; what shows first at a later one may be that step's own.
+    if first.offset > 2 and case.log_in_doubt and (text := _as_of_other_noise(rebased(case, first.offset - 1))):
+        return Diagnosis("rng", (text, none))
     right = f"weights, data and noise were right for {first.offset - 1} steps, so what the update is made of is wrong"
     for fault in ("step_counter", "moments"):
         if texts := [hint.text for hint in found if hint.fault == fault]:
@@ -206,9 +224,9 @@ def _first_step(case: Case, found: tuple[Hint, ...], none: str) -> Diagnosis:
     """Weights or noise: the session that saved had no reason to draw other noise, a later one had."""
     if texts := [hint.text for hint in found if hint.fault == "weights"]:
         return Diagnosis("weights", (*texts, none))
-    if case.window.resumed and (text := _as_of_other_noise(case)):
+    if case.log_in_doubt and (text := _as_of_other_noise(case)):
         return Diagnosis("rng", (text, none))
-    whose = "a later session went on" if case.window.resumed else "the session that saved went on by itself"
+    whose = "a later session went on" if case.log_in_doubt else "the session that saved went on by itself"
     return Diagnosis("weights", (f"data, rate and counts are right at the first step, and {whose}: its loss is of other weights", none))
 
 
@@ -230,4 +248,4 @@ def _as_of_other_noise(case: Case) -> str | None:
             return None
         places[name] = (logged - statistics.fmean(values)) / spread
     shown = ", ".join(f"{name.replace('_', ' ')} {place:+.1f}" for name, place in places.items())
-    return f"the first step looks like one with other noise: among {_NOISE_DRAWS} such replays it is {shown} standard deviations off"
+    return f"step {case.logged[0].step} looks like one with other noise: among {_NOISE_DRAWS} such replays it is {shown} standard deviations off"

@@ -113,8 +113,8 @@ def _judge(subject: _Subject, window: Window, counter: _Counter) -> tuple[Judgem
     judgement = Judgement(against=against, resumed=window.resumed, num_steps=len(logged), first=None, fault=None, evidence=())
     if not differences:
         return judgement, band
-    case = Case(subject.setting, subject.contents, window, logged, replayed, differences, band, neighbours(subject.run, subject.name))
-    diagnosis = classify(case)
+    others = neighbours(subject.run, subject.name)
+    diagnosis = classify(Case(subject.setting, subject.contents, window, logged, replayed, differences, band, others, window.resumed))
     return replace(judgement, first=differences[0], fault=diagnosis.fault, evidence=diagnosis.evidence), band
 
 

@@ -21,7 +21,7 @@ def wrong_weights(contents: Contents, initial: Mapping[str, Tensor], others: Map
     for dtype in _ROUNDED:
         rounded = {name: tensor.to(dtype).to(tensor.dtype) for name, tensor in own.items()}
         yield _weights(rounded, f"weights rounded to {str(dtype).removeprefix('torch.')}")
-    for source, theirs in {"the run's beginning": initial, **{name: other.weights for name, other in others.items()}}.items():
+    for source, theirs in _sources(initial, others).items():
         yield _weights(dict(theirs), f"all weights are those of {source}")
         for part, names in parts(own).items():
             yield _weights(own | {name: theirs[name] for name in names}, f"{part} is that of {source}")
@@ -55,11 +55,16 @@ def wrong_moments(contents: Contents, others: Mapping[str, Contents]) -> Iterato
 
 def wrong_masters(contents: Contents, initial: Mapping[str, Tensor], others: Mapping[str, Contents]) -> Iterator[Variation]:
     """The forward pass had the right weights, the update wrote others: masters that the load did not fill, or rounded ones."""
-    for source, theirs in {"the run's beginning": initial, **{name: other.weights for name, other in others.items()}}.items():
+    for source, theirs in _sources(initial, others).items():
         text = f"the first update was made on the master weights of {source}"
         yield Variation(fault="masters", text=text, before_update=_put_once(theirs))
     text = "updates were made on weights kept in bfloat16"
     yield Variation(fault="masters", text=text, after_update=lambda _, drafter: _round(drafter))
+
+
+def _sources(initial: Mapping[str, Tensor], others: Mapping[str, Contents]) -> dict[str, Mapping[str, Tensor]]:
+    """Weights that the run had at other times."""
+    return ({"the run's beginning": initial} if initial else {}) | {name: other.weights for name, other in others.items()}
 
 
 def _counters(own: Mapping[str, Tensor], step: int) -> Iterator[Variation]:

@@ -1,18 +1,17 @@
 """Tells a bad batch from a broken state: replays from the checkpoint before an event, through it."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dflash_core.checkpoint.store import Contents
 from dflash_core.errors import CheckpointError
-from dflash_core.proof.band import EXACT, Band, measured_band, obstacles_to_bits
-from dflash_core.proof.classify import Case, classify
+from dflash_core.proof.band import EXACT, measured_band, obstacles_to_bits
+from dflash_core.proof.classify import Case, classify, rebased
 from dflash_core.proof.compare import Difference, compare
 from dflash_core.proof.prove import DEFAULT_STEPS, neighbours
 from dflash_core.proof.recorded import RecordedRun, Window
-from dflash_core.proof.replay import Setting, advance, replay
+from dflash_core.proof.replay import Setting, replay
 from dflash_core.training.records import CheckpointRecord, StepRecord
 
 Answer = Literal["bad_batch", "broken_state", "not_verified"]
@@ -82,24 +81,19 @@ def _replayed_through(setting: Setting, run: RecordedRun, name: str, contents: C
         reason = f"replayed from {name}, {band.text}, step {step} comes out the same: its samples and the state before it explain it"
         return EventVerdict(step, "bad_batch", reason, **shared)
     first = differences[0]
-    diagnosis = classify(_case_at(setting, contents, window, first.step, band, neighbours(run, name)))
+    case = Case(setting, contents, window, logged, replayed, differences, band, neighbours(run, name), log_in_doubt=True)
+    diagnosis = classify(_near(case, first.step))
     reason = f"replayed from {name}, the run parts from its own plan at step {first.step}: the same samples do not give what the log says"
     return EventVerdict(step, "broken_state", reason, first=first, fault=diagnosis.fault, evidence=diagnosis.evidence, **shared)
 
 
-def _case_at(
-    setting: Setting, contents: Contents, window: Window, step: int, band: Band, others: Mapping[str, Contents]
-) -> Case:
-    """The case as it stands right before the run parts from its plan: at the resume, if one is near, else one step before."""
-    begun = next((r.step for r in window.steps if r.session_id == _at(window, step).session_id), step)
+def _near(case: Case, step: int) -> Case:
+    """The case from right before the run parts from its plan: from the resume, if one is near, else from one step before."""
+    session = _at(case.window, step).session_id
+    begun = next(r.step for r in case.logged if r.session_id == session)
     base = begun - 1 if step - begun < _NEAR_RESUME else step - 1
-    resumed = begun > window.steps[0].step or window.resumed
-    if base > contents.step:
-        contents = advance(setting, contents, base - contents.step, num_ranks=window.num_ranks)
-    logged = tuple(r for r in window.steps if base < r.step <= max(step, base + DEFAULT_STEPS))
-    replayed = replay(setting, contents, len(logged), num_ranks=window.num_ranks)
-    at_base = Window(logged, window.session, resumed)
-    return Case(setting, contents, at_base, logged, replayed, compare(replayed, logged, band), band, others)
+    until = max(step, base + DEFAULT_STEPS) - case.contents.step
+    return rebased(replace(case, logged=case.logged[:until]), base - case.contents.step)
 
 
 def _at(window: Window, step: int) -> StepRecord:
