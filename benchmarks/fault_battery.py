@@ -99,7 +99,7 @@ def campaign(directory: Path, faults: Sequence[ResumeFault], num_healthy: int) -
 def variant_of(workspace: Path, variant: Mapping[str, Any]) -> Config:
     """The workspace's configuration, changed."""
     tree = load_config(workspace / "params.yaml").model_dump(mode="json")
-    for section, values in {"checkpoint": {"every": EVERY, "keep_last": STEPS}, **variant}.items():
+    for section, values in {"checkpoint": {"every": EVERY, "keep_last": STEPS, "wait": True}, **variant}.items():
         tree[section] = values if not isinstance(values, dict) or section == "objective" else tree[section] | values
     return Config.model_validate(tree)
 
@@ -118,10 +118,10 @@ def judge_faults(setting: Setting, run_dir: Path, directory: Path, faults: Seque
 
 
 def judge_healthy(setting: Setting, run_dir: Path, directory: Path) -> Iterator[Judged]:
-    """Every checkpoint that has enough later steps, and one that another session went on from rightly."""
+    """Every checkpoint, and one that another session went on from rightly."""
     recorded = RecordedRun(run_dir)
     store = recorded.directory.store
-    names = [name for name in store.names() if recorded.counted[-1].step - int(name.removeprefix("step-")) >= DEFAULT_STEPS]
+    names = store.names()  # the last one by the steps past the end
     for name in names:
         verdict = prove(setting, recorded, name)
         yield _judged(f"{run_dir.name}/{name}", "healthy", None, not verdict.sound, verdict)

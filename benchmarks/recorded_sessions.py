@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from resume_faults import Bench, ResumeFault, Session
 
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.checkpoint.resume import RunDirectory
-from dflash_core.checkpoint.snapshot import restore, take_snapshot
-from dflash_core.checkpoint.store import Committed, Contents
+from dflash_core.checkpoint.snapshot import restore, take_share
+from dflash_core.checkpoint.store import Committed, Writing
 from dflash_core.proof.replay import Setting
 from dflash_core.training.loop import Timing, step_record
 from dflash_core.training.optimizer import make_optimizer
@@ -36,7 +37,7 @@ def begin_run(setting: Setting, run_dir: Path, num_steps: int, every: int) -> No
             )
         )  # fmt: skip
         optimizer = make_optimizer(drafter, setting.config.training)
-        first = take_snapshot(drafter, optimizer, step=0, next_sample=0, run_id=log.run_id, identity=setting.identity)
+        first = take_share(drafter, optimizer, step=0, next_sample=0, run_id=log.run_id, identity=setting.identity)
         bench = Bench(setting, Contents(0, dict(setting.initial), {}, first.state), {})
         _write_steps(log, bench, Session(), num_steps, (directory, every))
 
@@ -76,10 +77,9 @@ def _write_steps(log: LogWriter, bench: Bench, session: Session, num_steps: int,
             record = _with(record, lr=session.logged_rate(bench, step))
         log.append(record)
         if saves and step % saves[1] == 0:
-            contents = take_snapshot(
-                drafter, optimizer, step=step, next_sample=batch.outline.next_sample, run_id=log.run_id, identity=setting.identity
-            )
-            log.append(_checkpoint_record(log, saves[0].store.save(contents), batch.outline.next_sample))
+            share = take_share(drafter, optimizer, step=step, next_sample=batch.outline.next_sample, run_id=log.run_id, identity=setting.identity)
+            committed = saves[0].store.write(share, Writing({}, "0" * 8))
+            log.append(_checkpoint_record(log, committed, batch.outline.next_sample))
     for hook in hooks:
         hook.remove()
 

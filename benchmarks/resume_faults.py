@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.data.plan import BatchPlan
 from dflash_core.distributed.gradients import Alone, Ranks
 from dflash_core.proof.replay import Setting

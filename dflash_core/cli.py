@@ -70,10 +70,6 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-checkpoint_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The checkpoints of a run.")
-app.add_typer(checkpoint_app, name="checkpoint")
-
-
 @app.callback()
 def _all_commands(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False) -> None:
     """`main` takes --debug out of the arguments, wherever it stands; it is declared here for --help."""
@@ -267,21 +263,6 @@ def diagnose(
     from dflash_core.stages import diagnose as stage
 
     text, code = stage.run(log, events or [], json, html, pattern, verify)
-    typer.echo(text)
-    raise typer.Exit(code)
-
-
-@checkpoint_app.command("prove", epilog=_example("checkpoint prove runs/demo step-00000350"))
-def checkpoint_prove(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory, in its workspace: runs/NAME.")],
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A checkpoint; default: the newest.")] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps to replay; fewer than 3 can't show wrong moments.")] = 3,
-    every: Annotated[bool, typer.Option("--all", help="Prove all of them.")] = False,
-) -> None:
-    """Replay steps from a checkpoint and compare them with the run's log; exit 0 proven, 3 not. Works while the run goes on."""
-    from dflash_core.stages import checkpoint_prove as stage
-
-    text, code = stage.run(run, name, steps, every)
     typer.echo(text)
     raise typer.Exit(code)
 

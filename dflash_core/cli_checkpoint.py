@@ -63,3 +63,18 @@ def diff(run: Run, first: Name, second: Name) -> None:
     from dflash_core.stages import checkpoints as stage
 
     typer.echo(stage.difference(run, first, second))
+
+
+@checkpoint_app.command(epilog=_example("prove runs/demo 500"))
+def prove(
+    run: Run,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="step-00000500, or 500; default: the newest.")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps to replay; fewer than 3 can't show wrong moments.")] = 3,
+    every: Annotated[bool, typer.Option("--all", help="Prove all of them.")] = False,
+) -> None:
+    """Replay steps from a checkpoint and compare them with the run's log; exit 0 proven, 3 not. Works while the run goes on."""
+    from dflash_core.stages import checkpoint_prove as stage
+
+    text, code = stage.run(run, name, steps, every)
+    typer.echo(text)
+    raise typer.Exit(code)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dflash_core.training.records import StepRecord
+from dflash_core.training.records import UpdateRecord
 
 MEASURED = ("loss_sum", "loss", "grad_norm")
 # Two replays are one draw of the noise: 0.99 of draws of a normal variable are within 8 times another one's size in
@@ -56,7 +56,7 @@ class Band:
 EXACT = Band()
 
 
-def measured_band(first: Sequence[StepRecord], second: Sequence[StepRecord], why: tuple[str, ...]) -> Band:
+def measured_band(first: Sequence[UpdateRecord], second: Sequence[UpdateRecord], why: tuple[str, ...]) -> Band:
     """The band that two replays of the same steps show; it never narrows from step to step, since differences grow."""
     width = {}
     for name in MEASURED:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.proof.band import Band
 from dflash_core.proof.compare import Difference, compare
 from dflash_core.proof.faults import Fault
@@ -15,7 +15,7 @@ from dflash_core.proof.suspect_course import other_noise, wrong_accumulation, wr
 from dflash_core.proof.suspect_state import wrong_masters, wrong_moments, wrong_weights
 from dflash_core.proof.variation import Variation
 from dflash_core.training.batches import checksum
-from dflash_core.training.records import StepRecord
+from dflash_core.training.records import UpdateRecord
 from dflash_core.training.schedule import learning_rate
 
 _REPRODUCED = ("loss_sum", "grad_norm", "num_blocks", "per_position_count", "denominator")
@@ -33,8 +33,8 @@ class Case:
     setting: Setting
     contents: Contents
     window: Window
-    logged: tuple[StepRecord, ...]
-    replayed: tuple[StepRecord, ...]
+    logged: tuple[UpdateRecord, ...]
+    replayed: tuple[UpdateRecord, ...]
     differences: tuple[Difference, ...]
     band: Band
     others: Mapping[str, Contents]  # neighbouring checkpoints
@@ -154,7 +154,7 @@ def _data(case: Case, first: Difference) -> Diagnosis:
     return Diagnosis(fault, (f"step {record.step} was made of the samples of step {found}",))
 
 
-def _step_of_samples(case: Case, record: StepRecord) -> int | None:
+def _step_of_samples(case: Case, record: UpdateRecord) -> int | None:
     """The planned step, in this epoch or the ones beside it, that has these samples."""
     plan, dataset = case.setting.plan, case.setting.dataset
     reach = _EPOCHS_SEARCHED * plan.steps_per_epoch

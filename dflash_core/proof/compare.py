@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_core.proof.band import Band
-from dflash_core.training.records import StepRecord
+from dflash_core.training.records import UpdateRecord
 
 Group = Literal["data", "schedule", "noise", "counts", "result"]
 
@@ -56,7 +56,7 @@ class Difference:
         return abs(self.logged - self.replayed) / max(map(abs, numbers))
 
 
-def compare(replayed: Sequence[StepRecord], logged: Sequence[StepRecord], band: Band) -> tuple[Difference, ...]:
+def compare(replayed: Sequence[UpdateRecord], logged: Sequence[UpdateRecord], band: Band) -> tuple[Difference, ...]:
     """Every difference, the one that explains first at the front. A replay that ended early, not finite, differs there."""
     found = []
     for offset, record in enumerate(logged, start=1):

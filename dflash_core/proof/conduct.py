@@ -1,14 +1,11 @@
 """Proves checkpoints of a run and notes the outcome beside each."""
 
 import fcntl
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from dflash_core.checkpoint.store import STATUS, read_status
+from dflash_core.checkpoint.manifest import read_status, read_verdict
 from dflash_core.proof.prove import DEFAULT_STEPS, prove
 from dflash_core.proof.recorded import RecordedRun
 from dflash_core.proof.replay import Setting
@@ -35,14 +32,6 @@ def prove_and_mark(setting: Setting, run: RecordedRun, name: str, num_steps: int
     return verdict
 
 
-def stored_verdict(checkpoint: Path) -> Mapping[str, Any]:
-    """The verdict noted beside a checkpoint; empty where there is none or it can't be read."""
-    try:
-        return json.loads((checkpoint / STATUS).read_text(encoding="utf-8")).get("verdict") or {}
-    except (OSError, ValueError, AttributeError):
-        return {}
-
-
 def is_being_written(log_path: Path) -> bool:
     """A session holds the log's lock: the run is going on."""
     with log_path.open("rb") as log:
@@ -59,7 +48,7 @@ def give_way() -> None:
 
 
 def _rejected_before(checkpoint: Path) -> Verdict:
-    stored = stored_verdict(checkpoint)
+    stored = read_verdict(checkpoint)
     return Verdict(
         name=checkpoint.name,
         step=int(checkpoint.name.removeprefix("step-")),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.proof.faults import Fault
 
 _ROUNDING_SLACK = 1e-3

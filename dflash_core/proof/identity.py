@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_core.checkpoint.store import Contents
-from dflash_core.proof.recorded import RecordedRun
+from dflash_core.checkpoint.contents import Contents
+from dflash_core.proof.recorded import RecordedRun, flat
 
 
 @dataclass(frozen=True)
@@ -24,33 +24,24 @@ class Mismatch:
         return f"{self.field} is {_short(self.found)} in {self.where}, expected {_short(self.expected)}"
 
 
-def mismatches(contents: Contents, run: RecordedRun, on_disk: Mapping[str, Any]) -> tuple[Mismatch, ...]:
-    """Every field that differs: first within the run's directory, then between the run and the inputs on disk."""
-    state, where = contents.state, "the checkpoint"
+def mismatches(contents: Contents, run: RecordedRun, saved_by: str | None, on_disk: Mapping[str, Any]) -> tuple[Mismatch, ...]:
+    """Every field that differs: first within the run's directory, then between the run and the inputs on disk.
+
+    `saved_by` is the session that saved: others may have been started with other settings, by force.
+    """
+    state, where, expected_identity = contents.state, "the checkpoint", run.identity(saved_by)
     found = [
         Mismatch(name, expected, value, where)
         for name, expected, value in (("run_id", run.start.run_id, state["run_id"]), ("step", contents.step, state["step"]))
         if expected != value
     ]
-    found += [Mismatch(*entry, where) for entry in _differing(run.start.identity, state["identity"])]
-    found += [Mismatch(*entry, "what is on disk", on_disk=True) for entry in _differing(run.start.identity, on_disk)]
+    found += [Mismatch(*entry, where) for entry in _differing(expected_identity, flat(state["identity"]))]
+    found += [Mismatch(*entry, "what is on disk", on_disk=True) for entry in _differing(expected_identity, flat(on_disk))]
     return tuple(found)
 
 
 def _differing(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    wanted, there = flat(expected), flat(found)
-    return [(key, wanted.get(key), there.get(key)) for key in sorted(wanted | there) if wanted.get(key) != there.get(key)]
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves by dotted key; tuples as JSON gives them back, as lists."""
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            leaves |= flat(value, f"{prefix}{key}.")
-        else:
-            leaves[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return leaves
+    return [(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}) if expected.get(key) != found.get(key)]
 
 
 def _short(value: Any) -> str:

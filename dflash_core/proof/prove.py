@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.errors import CheckpointError
 from dflash_core.proof.band import EXACT, Band, measured_band, obstacles_to_bits
 from dflash_core.proof.classify import Case, classify
@@ -13,7 +13,7 @@ from dflash_core.proof.identity import mismatches
 from dflash_core.proof.recorded import RecordedRun, Window
 from dflash_core.proof.replay import Setting, replay
 from dflash_core.proof.verdict import Judgement, Verdict
-from dflash_core.training.records import StepRecord
+from dflash_core.training.records import UpdateRecord
 
 DEFAULT_STEPS = 3
 
@@ -44,7 +44,8 @@ def prove(setting: Setting, run: RecordedRun, name: str, num_steps: int = DEFAUL
         return Verdict(name=name, step=step, digest=None, outcome="rejected", reason=str(error), fault="file")
     subject = _Subject(setting, run, contents, committed.digest, name, num_steps)
     counter = _Counter()
-    verdict = _of_identity(subject) or _of_progress(subject) or _of_windows(subject, record.session_id if record else None, counter)
+    saved_by = record.session_id if record else None
+    verdict = _of_identity(subject, saved_by) or _of_progress(subject) or _of_windows(subject, saved_by, counter)
     return replace(verdict, steps_replayed=counter.steps, seconds=time.perf_counter() - began)
 
 
@@ -55,8 +56,8 @@ class _Counter:
         self.steps = 0
 
 
-def _of_identity(subject: _Subject) -> Verdict | None:
-    found = mismatches(subject.contents, subject.run, subject.setting.identity)
+def _of_identity(subject: _Subject, saved_by: str | None) -> Verdict | None:
+    found = mismatches(subject.contents, subject.run, saved_by, subject.setting.identity)
     if not found:
         return None
     inside = [m for m in found if not m.on_disk]
@@ -118,13 +119,13 @@ def _judge(subject: _Subject, window: Window, counter: _Counter) -> tuple[Judgem
     return replace(judgement, first=differences[0], fault=diagnosis.fault, evidence=diagnosis.evidence), band
 
 
-def _counted_replay(subject: _Subject, counter: _Counter, num_ranks: int) -> tuple[StepRecord, ...]:
+def _counted_replay(subject: _Subject, counter: _Counter, num_ranks: int) -> tuple[UpdateRecord, ...]:
     replayed = replay(subject.setting, subject.contents, subject.num_steps, num_ranks=num_ranks)
     counter.steps += len(replayed)
     return replayed
 
 
-def _band(subject: _Subject, window: Window, replayed: tuple[StepRecord, ...], counter: _Counter) -> Band:
+def _band(subject: _Subject, window: Window, replayed: tuple[UpdateRecord, ...], counter: _Counter) -> Band:
     """Bits where they can be asked for; else what a replay in another order of additions shows."""
     setting = subject.setting
     why = obstacles_to_bits(window.conditions, setting.conditions, window.num_ranks, setting.config.training.deterministic)

@@ -1,6 +1,6 @@
 """What a run's own log says: its configuration, its checkpoints, and the steps that were done after each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,17 +10,14 @@ from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.config import Config, parse_config
 from dflash_core.errors import DataError
 from dflash_core.training.log_reader import all_records, read_log
-from dflash_core.training.records import CheckpointRecord, Record, ResumeRecord, StartRecord, StepRecord
-
-# A run records a few steps beyond its last checkpoint and discards them, so that this one can be proven, too.
-_STEPS = ("step", "probe")
+from dflash_core.training.records import CheckpointRecord, Record, ResumeRecord, StartRecord, UpdateRecord
 
 
 @dataclass(frozen=True)
 class Window:
     """Consecutive steps after a checkpoint, as one history of the run has them. `resumed` where another session did them."""
 
-    steps: tuple[StepRecord, ...]
+    steps: tuple[UpdateRecord, ...]
     session: StartRecord | ResumeRecord
     resumed: bool
 
@@ -49,11 +46,12 @@ class RecordedRun:
         if not starts:
             raise DataError(f"{self.directory.log_path} has no start record, expected one. Is this the log of a training run?")
         self.start = starts[-1]
+        self.sessions = tuple(r for r in self.records if isinstance(r, StartRecord | ResumeRecord) and r.run_id == self.start.run_id)
 
     @cached_property
     def config(self) -> Config:
-        """What the run was begun with."""
-        return parse_config(self.start.config, f"the start record of {self.directory.log_path}")
+        """What the run's last session was started with: a person may have changed it by force."""
+        return parse_config(self.sessions[-1].config, f"the last session's record in {self.directory.log_path}")
 
     @cached_property
     def standing(self) -> tuple[Record, ...]:
@@ -61,9 +59,18 @@ class RecordedRun:
         return read_log(self.directory.log_path)
 
     @cached_property
-    def counted(self) -> tuple[StepRecord, ...]:
+    def counted(self) -> tuple[UpdateRecord, ...]:
         """The steps among them."""
         return _steps(self.standing)
+
+    def identity(self, session_id: str | None) -> dict[str, Any]:
+        """The run's identity by dotted key, with what a person has changed by force up to this session."""
+        leaves = flat(self.start.identity)
+        for session in self.sessions:
+            leaves |= {key: now for key, (_, now) in getattr(session, "forced", {}).items()}
+            if session.session_id == session_id:
+                break
+        return leaves
 
     def checkpoint(self, name: str) -> CheckpointRecord | None:
         """The newest record of this checkpoint; None for one that was committed right before a kill."""
@@ -88,15 +95,26 @@ class RecordedRun:
         return tuple(found)
 
     def _session(self, record: Record) -> StartRecord | ResumeRecord:
-        opened = [r for r in self.records if isinstance(r, StartRecord | ResumeRecord) and r.session_id == record.session_id]
-        return opened[0] if opened else self.start
+        return next((r for r in self.sessions if r.session_id == record.session_id), self.start)
 
 
-def _steps(records: Iterable[Record]) -> tuple[StepRecord, ...]:
-    return tuple(r for r in records if r.kind in _STEPS)
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Leaves by dotted key; tuples as JSON gives them back, as lists."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            leaves |= flat(value, f"{prefix}{key}.")
+        else:
+            leaves[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return leaves
 
 
-def _following(records: Sequence[StepRecord], step: int) -> tuple[StepRecord, ...]:
+def _steps(records: Iterable[Record]) -> tuple[UpdateRecord, ...]:
+    """Steps, and those beyond the last checkpoint that a run records and discards so that this one can be proven, too."""
+    return tuple(r for r in records if isinstance(r, UpdateRecord))
+
+
+def _following(records: Sequence[UpdateRecord], step: int) -> tuple[UpdateRecord, ...]:
     """The records of step + 1, step + 2, ... as far as they go without a gap; where a step comes twice, the last."""
     by_step = {r.step: r for r in records}
     found = []

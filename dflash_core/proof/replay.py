@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.checkpoint.snapshot import restore
-from dflash_core.checkpoint.store import Contents
 from dflash_core.config import Config
 from dflash_core.data.plan import BatchPlan
 from dflash_core.errors import NonFiniteError

@@ -7,7 +7,7 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.proof.tensors import first_shard_for_all, layers, moved, parts, swapped
 from dflash_core.proof.variation import OnUpdate, Variation
 

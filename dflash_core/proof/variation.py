@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.distributed.gradients import Alone, Ranks
 from dflash_core.proof.faults import Fault
 from dflash_core.training.batches import CollatedStep

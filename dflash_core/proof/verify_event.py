@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dflash_core.checkpoint.store import Contents
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.errors import CheckpointError
 from dflash_core.proof.band import EXACT, measured_band, obstacles_to_bits
 from dflash_core.proof.classify import Case, classify, rebased
@@ -12,7 +12,7 @@ from dflash_core.proof.compare import Difference, compare
 from dflash_core.proof.prove import DEFAULT_STEPS, neighbours
 from dflash_core.proof.recorded import RecordedRun, Window
 from dflash_core.proof.replay import Setting, replay
-from dflash_core.training.records import CheckpointRecord, StepRecord
+from dflash_core.training.records import CheckpointRecord, UpdateRecord
 
 Answer = Literal["bad_batch", "broken_state", "not_verified"]
 MOST_STEPS = 2000
@@ -96,7 +96,7 @@ def _near(case: Case, step: int) -> Case:
     return rebased(replace(case, logged=case.logged[:until]), base - case.contents.step)
 
 
-def _at(window: Window, step: int) -> StepRecord:
+def _at(window: Window, step: int) -> UpdateRecord:
     return next(r for r in window.steps if r.step == step)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from dflash_core.checkpoint.store import CheckpointStore, read_status
+from dflash_core.checkpoint.manifest import read_status, read_verdict
+from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset, DatasetManifest
 from dflash_core.data.plan_manifest import PlanManifest, read_plan_manifest
@@ -15,7 +16,6 @@ from dflash_core.errors import DataError, IdentityError
 from dflash_core.evaluation.acceptance import Acceptance
 from dflash_core.evaluation.records import EvaluationRecord, Piece
 from dflash_core.evaluation.records import SampleDecode as DecodedSample
-from dflash_core.proof.conduct import stored_verdict
 from dflash_core.report.facts import Facts, Measured, ProofRow, SampleDecode, TrainingCurves
 from dflash_core.stages import layout
 from dflash_core.training.log_reader import read_log
@@ -62,7 +62,7 @@ def proof_rows(store: CheckpointStore) -> tuple[ProofRow, ...]:
     """What stands beside each checkpoint."""
     rows = []
     for name in store.names():
-        verdict = stored_verdict(store.root / name)
+        verdict = read_verdict(store.root / name)
         rows.append(
             ProofRow(
                 name=name,

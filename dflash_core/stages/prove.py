@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dflash_core.checkpoint.store import read_status
+from dflash_core.checkpoint.manifest import read_status, read_verdict
 from dflash_core.config import Config
 from dflash_core.errors import DataError, GateError
-from dflash_core.proof.conduct import prove_and_mark, stored_verdict
+from dflash_core.proof.conduct import prove_and_mark
 from dflash_core.proof.prove import DEFAULT_STEPS
 from dflash_core.proof.recorded import RecordedRun
 from dflash_core.stages import layout
@@ -40,7 +40,7 @@ def proofs_of_run(recorded: RecordedRun) -> list[Mapping[str, Any]]:
     """The verdict on each checkpoint, oldest first; those that were proven or rejected before are not replayed again."""
     store, setting, verdicts = recorded.directory.store, None, []
     for name in store.names():
-        stored = stored_verdict(store.root / name)
+        stored = read_verdict(store.root / name)
         if read_status(store.root / name) != "committed" and stored:
             verdicts.append(stored)
             continue

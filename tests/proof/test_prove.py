@@ -9,9 +9,9 @@ from memory_proofs import AT, CONDITIONS, STEPS, make_setting
 from recorded_sessions import begin_run, go_on, put_fault
 from resume_faults import FAULTS, Bench, ResumeFault, Session
 
+from dflash_core.checkpoint.manifest import read_status, read_verdict
 from dflash_core.checkpoint.resume import RunDirectory
-from dflash_core.checkpoint.store import read_status
-from dflash_core.proof.conduct import prove_and_mark, stored_verdict
+from dflash_core.proof.conduct import prove_and_mark
 from dflash_core.proof.prove import prove
 from dflash_core.proof.recorded import RecordedRun
 from dflash_core.proof.replay import Setting
@@ -42,7 +42,7 @@ def test_a_fault_is_rejected_with_its_class(setting: Setting, recorded: Path, be
     verdict = prove_and_mark(setting, RecordedRun(tmp_path), NAME)
     assert (verdict.outcome, verdict.fault) == ("rejected", fault.expected), verdict.text()
     store = RunDirectory(tmp_path).store
-    assert read_status(store.root / NAME) == "rejected" and stored_verdict(store.root / NAME)["fault"] == fault.expected
+    assert read_status(store.root / NAME) == "rejected" and read_verdict(store.root / NAME)["fault"] == fault.expected
     again = prove_and_mark(setting, RecordedRun(tmp_path), NAME)
     assert again.outcome == "rejected" and "before" in again.reason and again.fault == fault.expected
 
