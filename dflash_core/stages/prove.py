@@ -25,7 +25,7 @@ def run(config: Config) -> str:
     """
     recorded = RecordedRun(config.run_dir)
     last = _last_checkpoint(layout.TRAIN_POINTER)
-    verdicts = proofs_of_run(recorded)
+    verdicts = proofs_of_run(recorded, max(DEFAULT_STEPS, config.checkpoint.proof_steps))
     _write(layout.PROOF, {"run": config.run, "run_id": recorded.start.run_id, "last": last.name, "checkpoints": verdicts})
     if bad := _unsound(verdicts, last.name):
         raise GateError(
@@ -36,7 +36,7 @@ def run(config: Config) -> str:
     return f"{len(verdicts)} checkpoints proven by replay; drafter of {last.name} in {layout.DRAFTER}"
 
 
-def proofs_of_run(recorded: RecordedRun) -> list[Mapping[str, Any]]:
+def proofs_of_run(recorded: RecordedRun, num_steps: int = DEFAULT_STEPS) -> list[Mapping[str, Any]]:
     """The verdict on each checkpoint, oldest first; those that were proven or rejected before are not replayed again."""
     store, setting, verdicts = recorded.directory.store, None, []
     for name in store.names():
@@ -45,7 +45,7 @@ def proofs_of_run(recorded: RecordedRun) -> list[Mapping[str, Any]]:
             verdicts.append(stored)
             continue
         setting = setting or open_setting(recorded)
-        verdicts.append(prove_and_mark(setting, recorded, name, DEFAULT_STEPS).tree())
+        verdicts.append(prove_and_mark(setting, recorded, name, num_steps).tree())
     return verdicts
 
 

@@ -51,11 +51,14 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None
     report = json.loads((root / "build/report/report.json").read_text())
     assert report["curves"]["steps"] == [1, 2, 3, 4] and report["curves"]["eval_steps"] == [2, 4]
     assert report["raw_evaluation"]["outputs"]["num_different"] == 0
+    assert [(row["status"], row["sound"]) for row in report["proofs"]] == [("proven", True)] * 2, "the last one by its probes"
+    assert json.loads((root / "build/drafter/lineage.json").read_text())["status"] == "proven"
     assert "://" not in (root / "build/report/report.html").read_text()
     assert "acceptance length" in capfd.readouterr().out
     client = MlflowClient(f"sqlite:///{params.parent / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id])
     assert [m.step for m in client.get_metric_history(run.info.run_id, "loss")] == [1, 2, 3, 4]
+    assert run.data.tags["dflash.proof"] == run.data.tags["dflash.proof.step-00000004"] == "proven"
     assert run.data.metrics["evaluation.acceptance.tau"] == report["overall"]["tau"]
 
     output = {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()}

@@ -78,7 +78,7 @@ def test_the_declaration_names_files_and_every_conversation(tmp_path: Path) -> N
 
 def test_the_projects_own_declaration_is_one_that_dvc_reads() -> None:
     tree = yaml.safe_load((PROJECT / "dvc.yaml").read_text())
-    assert list(tree["stages"]) == ["prepare", "bucket", "features", "train", "evaluate", "report"]
+    assert list(tree["stages"]) == ["prepare", "bucket", "features", "train", "prove", "evaluate", "report"]
     params = yaml.safe_load((PROJECT / "params.yaml").read_text())
     for stage in tree["stages"].values():
         for key in stage["params"]:

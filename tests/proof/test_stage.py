@@ -41,8 +41,7 @@ def test_a_checkpoint_is_proven_once_and_the_page_has_a_row_of_each(run: Recorde
         shutil.rmtree(run.directory.store.root / name)
     first = prove.proofs_of_run(run)
     assert [v["outcome"] for v in first] == ["unproven", "unproven"]
-    monkeypatch.setattr(prove, "DEFAULT_STEPS", 2)
-    assert [v["outcome"] for v in prove.proofs_of_run(run)] == ["proven", "unproven"]
+    assert [v["outcome"] for v in prove.proofs_of_run(run, 2)] == ["proven", "unproven"]
     asked = []
     monkeypatch.setattr(prove, "prove_and_mark", lambda setting, recorded, name, steps: asked.append(name) or conduct.prove(setting, recorded, name))
     prove.proofs_of_run(run)
