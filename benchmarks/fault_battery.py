@@ -99,7 +99,7 @@ def campaign(directory: Path, faults: Sequence[ResumeFault], num_healthy: int) -
 def variant_of(workspace: Path, variant: Mapping[str, Any]) -> Config:
     """The workspace's configuration, changed."""
     tree = load_config(workspace / "params.yaml").model_dump(mode="json")
-    for section, values in {"checkpoint": {"every": EVERY, "keep_last": STEPS, "wait": True}, **variant}.items():
+    for section, values in {"checkpoint": {"every": EVERY, "keep_last": STEPS, "wait": True, "proof_steps": DEFAULT_STEPS}, **variant}.items():
         tree[section] = values if not isinstance(values, dict) or section == "objective" else tree[section] | values
     return Config.model_validate(tree)
 

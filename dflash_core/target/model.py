@@ -8,7 +8,7 @@ is a fifth of a forward.
 import copy
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Target(TargetEnds):
             ConfigError: see `check_layer_ids`.
         """
         ids = check_layer_ids(layer_ids, self.num_layers)
-        with self.capture(ids) as captured, torch.autocast(self.device.type, enabled=False):
+        with self.capture(ids) as captured, _without_autocast(self.device.type):
             self._view(ids[-1] + 1)(input_ids=input_ids_BT, use_cache=False)
         return torch.cat([captured[i] for i in ids], dim=-1)
 
@@ -80,7 +80,7 @@ class Target(TargetEnds):
         """
         ids = check_layer_ids(layer_ids, self.num_layers) if layer_ids else ()
         cache = self.new_cache() if cache is None else cache
-        with self.capture(ids) as captured, torch.autocast(self.device.type, enabled=False):
+        with self.capture(ids) as captured, _without_autocast(self.device.type):
             logits_BTV = self.model(input_ids=ids_BT, cache=cache, use_cache=True).logits
         nothing = logits_BTV.new_empty(*ids_BT.shape, 0, dtype=self.dtype)
         return logits_BTV, torch.cat([nothing, *(captured[i] for i in ids)], dim=-1), cache
@@ -115,6 +115,16 @@ class Target(TargetEnds):
             view.layers = self._decoder.layers[:depth]
             self._views[depth] = view
         return self._views[depth]
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager[object]:
+    """The target's own dtype, also within a training step.
+
+    Nothing where autocast is off: leaving torch.autocast empties the cache of cast weights, which all threads share. The
+    target works in a thread of its own, and a drafter's forward that finds its casts gone makes them again: its gradient is
+    then added up in two parts, and no two runs in bfloat16 were the same.
+    """
+    return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
 
 
 def load_model(model_class: type, config: TargetConfig, /, **how: Any) -> PreTrainedModel:

@@ -136,3 +136,16 @@ def test_incomplete_weights_are_refused(llama: Target, tmp_path: Path) -> None:
     safetensors.torch.save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match="lack 1 tensors of config.json's model, among them model.layers.1.mlp.up_proj.weight"):
         Target.load(TargetConfig(path=str(tmp_path)))
+
+
+def test_a_forward_beside_a_training_step_leaves_its_cast_weights_alone(
+    target: Target, ids_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch keeps them for all threads in one cache, which the end of any outermost autocast empties."""
+    cleared = []
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: cleared.append(1))
+    plain_BTF = target.features(ids_BT, LAYER_IDS)
+    target.forward_cached(ids_BT, None, ())
+    assert not cleared
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(target.features(ids_BT, LAYER_IDS), plain_BTF), "the target's own dtype, also within a step"
