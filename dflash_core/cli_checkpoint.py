@@ -68,7 +68,7 @@ def diff(run: Run, first: Name, second: Name) -> None:
 @checkpoint_app.command(epilog=_example("prove runs/demo 500"))
 def prove(
     run: Run,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="step-00000500, or 500; default: the newest.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="step-00000500, or 500; default: the newest that can be proven.")] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Optimizer steps to replay; fewer than 3 can't show wrong moments.")] = 3,
     every: Annotated[bool, typer.Option("--all", help="Prove all of them.")] = False,
 ) -> None:

@@ -52,7 +52,8 @@ def verify_events(run_dir: Path, diagnosis: Diagnosis) -> list[dict[str, Any]]:
 
     if not run_dir.is_dir():
         raise DataError(f"{run_dir} is no directory, expected that of a run (runs/NAME): only such a run can be replayed.")
-    events = sorted((f for f in diagnosis.findings if f.severity != "note" and f.kind in REPLAYABLE), key=lambda f: (f.severity, -f.size))
+    grave = {"fault": 0, "warning": 1, "note": 2}
+    events = sorted((f for f in diagnosis.findings if f.kind in REPLAYABLE), key=lambda f: (grave[f.severity], -f.size))
     steps = list(dict.fromkeys(int(f.step) for f in events))[:MOST_VERIFIED]
     if not steps:
         return []

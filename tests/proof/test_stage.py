@@ -58,8 +58,10 @@ def test_by_hand_one_the_newest_or_all(run: RecordedRun) -> None:
     path = run.directory.path
     text, code = checkpoint_prove.run(path, f"step-{AT:08d}", 3, every=False)
     assert code == 0 and text.startswith(f"step-{AT:08d}: PROVEN.") and "3 steps replayed" in text
-    text, code = checkpoint_prove.run(path, None, 3, every=False)
+    text, code = checkpoint_prove.run(path, str(STEPS), 3, every=False)
     assert code == 3 and text.startswith(f"step-{STEPS:08d}: UNPROVEN.")
+    text, code = checkpoint_prove.run(path, None, 3, every=False)
+    assert code == 0 and text.startswith(f"step-{STEPS - 4:08d}: PROVEN."), "the newest with three later steps"
     with pytest.raises(CheckpointError, match="expected step-00000099. Name one"):
         checkpoint_prove.run(path, "step-00000099", 3, every=False)
 

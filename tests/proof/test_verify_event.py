@@ -1,15 +1,18 @@
 """An event in a run's log: a batch that does the same again, or a state that the run had lost."""
 
 import json
+from pathlib import Path
 
 import pytest
 from memory_proofs import AT
-from recorded_sessions import go_on
+from recorded_sessions import begin_run, go_on
 from resume_faults import FAULTS, Bench
 
+from dflash_core.errors import DataError
 from dflash_core.proof.recorded import RecordedRun
 from dflash_core.proof.replay import Setting
 from dflash_core.proof.verify_event import verify_event
+from dflash_core.stages import diagnose, proof_setting
 
 
 def test_what_the_batch_does_is_done_again(setting: Setting, run: RecordedRun) -> None:
@@ -43,3 +46,20 @@ def test_what_can_not_be_replayed_is_said(setting: Setting, run: RecordedRun) ->
     assert verify_event(setting, run, 1).reason.startswith("no good checkpoint before step 1")
     assert "no unbroken steps" in verify_event(setting, run, 99).reason
     assert "more than 1; save more often" in verify_event(setting, run, AT + 2, most_steps=1).reason
+
+
+def test_the_diagnoser_replays_what_it_saw(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof_setting, "open_setting", lambda run: setting)
+    begin_run(setting, tmp_path / "run", 30, 10)
+    log = tmp_path / "run" / "train_log.jsonl"
+    spoiled = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in spoiled:
+        if line["kind"] == "step" and line["step"] == 22:
+            line |= {"loss": 4 * line["loss"], "loss_sum": 4 * line["loss_sum"]}
+    log.write_text("".join(json.dumps(line) + "\n" for line in spoiled))
+    text, _ = diagnose.run(tmp_path / "run", [], tmp_path / "d.json", None, None, verify=True)
+    (verified,) = json.loads((tmp_path / "d.json").read_text())["verified"]
+    assert (verified["step"], verified["answer"], verified["fault"]) == (22, "broken_state", "logging")
+    assert verified["jump"][0] == pytest.approx(4 * verified["jump"][1]) and "Replayed: broken state at step 22" in text
+    with pytest.raises(DataError, match="is no directory, expected that of a run"):
+        diagnose.run(log, [], None, None, None, verify=True)
