@@ -8,7 +8,7 @@ from prefect import flow
 
 from dflash_core.errors import DflashError
 from tasks import quiet_errors
-from tasks.proof import prove_one
+from tasks.proof import ALL, prove_one
 from tasks.tracking import tracked
 from tasks.workspace import open_workspace
 
@@ -16,12 +16,12 @@ EXAMPLE = "Example: python -m flows.validate_checkpoint --workspace demo --check
 
 
 @flow(name="validate-checkpoint")
-def validate_checkpoint(workspace: str = "demo", checkpoint: str | None = None) -> list[dict[str, Any]]:
+def validate_checkpoint(workspace: str = "demo", checkpoint: str = ALL) -> list[dict[str, Any]]:
     """Prove checkpoints by replaying the steps after them.
 
     Args:
         workspace: Name of the directory below workspaces/.
-        checkpoint: Name of one, such as step-00000350; all where not given.
+        checkpoint: Name of one, such as step-00000350, or "all".
     """
     quiet_errors.install()
     place = open_workspace(workspace)
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     """Run the flow from a shell; gives 0 proven, 3 not, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m flows.validate_checkpoint", description=__doc__, epilog=EXAMPLE)
     parser.add_argument("--workspace", default="demo", help="name below workspaces/")
-    parser.add_argument("--checkpoint", help="name of one; default: all")
+    parser.add_argument("--checkpoint", default=ALL, help="name of one; default: all")
     options = parser.parse_args(arguments)
     from tasks import embedded_server  # takes 2 s to import, which a worker and --help don't need
 

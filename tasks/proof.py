@@ -13,6 +13,8 @@ from tasks.stages import run_if_needed
 from tasks.tracking import Tracker, record_proof
 from tasks.workspace import PROJECT, Workspace
 
+ALL = "all"
+
 
 @task(cache_policy=NO_CACHE, task_run_name="prove")
 def prove(workspace: Workspace, tracker: Tracker, force: bool = False) -> bool:
@@ -24,13 +26,13 @@ def prove(workspace: Workspace, tracker: Tracker, force: bool = False) -> bool:
 
 
 @task(cache_policy=NO_CACHE, task_run_name="prove {name}")
-def prove_one(workspace: Workspace, tracker: Tracker, name: str | None) -> list[dict[str, Any]]:
-    """Prove one checkpoint of the workspace's run, or all where none is named, by the command line's own means.
+def prove_one(workspace: Workspace, tracker: Tracker, name: str = ALL) -> list[dict[str, Any]]:
+    """Prove one checkpoint of the workspace's run, or all of them, by the command line's own means.
 
     Raises:
         CommandFailed: with exit code 3 where a checkpoint is not proven.
     """
-    chosen = [name] if name else ["--all"]
+    chosen = ["--all"] if name == ALL else [name]
     run_dir = workspace.log_file.parent
     try:
         Supervised(
@@ -46,9 +48,9 @@ def prove_one(workspace: Workspace, tracker: Tracker, name: str | None) -> list[
     return noted_verdicts(run_dir / "checkpoints", name)
 
 
-def noted_verdicts(checkpoints: Path, name: str | None) -> list[dict[str, Any]]:
+def noted_verdicts(checkpoints: Path, name: str = ALL) -> list[dict[str, Any]]:
     """The verdicts that stand beside the checkpoints, oldest first; none for one that nothing was said of."""
-    files = sorted(checkpoints.glob(f"{name or 'step-*'}/status.json"))
+    files = sorted(checkpoints.glob(f"{'step-*' if name == ALL else name}/status.json"))
     return [verdict for file in files if (verdict := json.loads(file.read_text(encoding="utf-8")).get("verdict"))]
 
 

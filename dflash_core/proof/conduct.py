@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.checkpoint.manifest import read_status, read_verdict
+from dflash_core.checkpoint.save_request import ask_for_save
 from dflash_core.proof.prove import DEFAULT_STEPS, prove
 from dflash_core.proof.recorded import RecordedRun
 from dflash_core.proof.replay import Setting
@@ -16,6 +17,8 @@ _NICE = 10
 
 def prove_and_mark(setting: Setting, run: RecordedRun, name: str, num_steps: int = DEFAULT_STEPS) -> Verdict:
     """Prove one checkpoint and write its status.json; a rejected one stays rejected, a proven one proven unless it fails.
+
+    A run that goes on is not rewound by a rejection, which says that the file is wrong: it is asked for a fresh save.
 
     Raises:
         CheckpointError: the status can't be written.
@@ -29,6 +32,8 @@ def prove_and_mark(setting: Setting, run: RecordedRun, name: str, num_steps: int
         return replace(verdict, outcome="unproven", fault=None, reason="It was deleted while it was being proven.")
     if verdict.outcome != "unproven" or before == "committed":
         store.mark(name, "committed" if verdict.outcome == "unproven" else verdict.outcome, verdict.tree())
+    if verdict.outcome == "rejected" and is_being_written(run.directory.log_path):
+        ask_for_save(run.directory.path)
     return verdict
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from dflash_core.checkpoint.contents import Contents, Share
 from dflash_core.checkpoint.lineage import make_origin
 from dflash_core.checkpoint.resume import PriorRun
+from dflash_core.checkpoint.save_request import take_request
 from dflash_core.checkpoint.saves import Past, Saves
 from dflash_core.checkpoint.snapshot import gathered, restore, take_share
 from dflash_core.checkpoint.staging import HostBuffers
@@ -121,6 +122,7 @@ def _make_run(
         pipeline,
         stop_elsewhere=lambda: receiver is not None and receiver.stop_requested,
         stop_wanted=watched.stop_wanted if watched else lambda: None,
+        save_asked=lambda: writes and take_request(session.store.root.parent),
     )
 
 

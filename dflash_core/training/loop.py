@@ -62,6 +62,7 @@ class Run:
     queues: Queues = field(default_factory=NoQueues)
     stop_elsewhere: Callable[[], bool] = lambda: False  # a rank that doesn't train was asked to stop
     stop_wanted: Callable[[], str | None] = lambda: None  # what watches the log wants a stop, and why
+    save_asked: Callable[[], bool] = lambda: False  # somebody wants a save out of turn
 
 
 def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evaluation_due: bool = False) -> Position:
@@ -112,6 +113,7 @@ class Done:
     position: Position
     record: StepRecord
     stopping: bool
+    save_asked: bool
     news: News
 
 
@@ -130,10 +132,11 @@ def _step(run: Run, batches: Iterator[StepBatch], position: Position, stops: Cal
     drafter_s = time.perf_counter() - ready
     # Whether to stop is read once, and agreed on: all ranks must stop after the same step, and a signal during a
     # milestone must wait for the next step's save. The same goes for saves, which all ranks begin at the same step.
-    stopping, target_s, target_idle_s, *news = run.ranks.sum([stops(), batch.target_s, batch.target_idle_s, *run.hooks.saves.news()])
+    wishes = (stops(), run.save_asked())
+    stopping, asked, target_s, target_idle_s, *news = run.ranks.sum([*wishes, batch.target_s, batch.target_idle_s, *run.hooks.saves.news()])
     timing = Timing(ready - began, drafter_s, blocked_s, target_s, target_idle_s)
     record = step_record(run.log, batch, result, timing, depths)
-    return Done(Position(batch.outline.step, batch.outline.next_sample), record, stopping > 0, news)
+    return Done(Position(batch.outline.step, batch.outline.next_sample), record, stopping > 0, asked > 0, news)
 
 
 def _probe(run: Run, batches: Iterator[StepBatch], position: Position, stop: StopRequest) -> None:
@@ -202,7 +205,7 @@ def is_milestone(config: Config, step: int, total_steps: int) -> bool:
 def _milestone(run: Run, done: Done) -> float:
     """Save, and evaluate unless the run is stopping, where it is time for it; returns the seconds it took."""
     due = is_milestone(run.config, done.position.step, run.total_steps)
-    blocked_s = run.hooks.saves.boundary(done.position, due or done.stopping, done.news)
+    blocked_s = run.hooks.saves.boundary(done.position, due or done.stopping or done.save_asked, done.news)
     if done.stopping:
         run.hooks.saves.finish(done.position)
         return blocked_s

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 from memory_proofs import AT, STEPS
+from recorded_sessions import put_fault
+from resume_faults import FAULTS, Bench
 
+from dflash_core.checkpoint.save_request import take_request
 from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.errors import CheckpointError, GateError
 from dflash_core.proof import conduct
@@ -70,6 +73,16 @@ def test_a_run_that_goes_on_is_noticed(tmp_path: Path) -> None:
     with LogWriter(tmp_path / "train_log.jsonl"):
         assert is_being_written(tmp_path / "train_log.jsonl")
     assert not is_being_written(tmp_path / "train_log.jsonl")
+
+
+def test_a_run_that_goes_on_is_asked_for_a_fresh_save(setting: Setting, recorded: Path, bench: Bench, tmp_path: Path) -> None:
+    put_fault(recorded, tmp_path, bench, next(f for f in FAULTS if f.name == "data_skips_8_steps"), 4)
+    name = f"step-{AT:08d}"
+    with LogWriter(tmp_path / "train_log.jsonl"):
+        assert conduct.prove_and_mark(setting, RecordedRun(tmp_path), f"step-{AT - 2:08d}").outcome == "proven"
+        assert not take_request(tmp_path)
+        assert conduct.prove_and_mark(setting, RecordedRun(tmp_path), name).outcome == "rejected"
+    assert take_request(tmp_path) and not take_request(tmp_path)
 
 
 def test_missing_inputs_are_a_failed_proof(run: RecordedRun) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dflash_core.checkpoint.contents import Contents
 from dflash_core.checkpoint.resume import RunDirectory, find_prior_run
+from dflash_core.checkpoint.save_request import ask_for_save, take_request
 from dflash_core.checkpoint.saves import Past, Saves
 from dflash_core.checkpoint.snapshot import check_identity, restore, take_share
 from dflash_core.checkpoint.staging import HostBuffers
@@ -26,7 +27,7 @@ from dflash_core.training.log_reader import read_log
 from dflash_core.training.loop import Hooks, Position, Run, train_loop
 from dflash_core.training.optimizer import make_optimizer
 from dflash_core.training.progress import ProgressLine
-from dflash_core.training.records import LogWriter, StepRecord
+from dflash_core.training.records import CheckpointRecord, LogWriter, StepRecord
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Session:
             stream = batches(self.world.plan, self.world.dataset, self.source, config, next_sample=position.next_sample)
             run = Run(
                 config, self.world.trainee, optimizer, steps, log, ProgressLine(steps, position.step), Hooks(saves, self.evaluate),
-                ranks, stop_wanted=self.stop_wanted,
+                ranks, stop_wanted=self.stop_wanted, save_asked=lambda: take_request(self.directory.path),
             )  # fmt: skip
             return train_loop(run, stream, position)
 
@@ -283,3 +284,11 @@ def test_a_second_sigterm_leaves_the_save_alone(world: Callable, run_dir: Path) 
     with pytest.raises(Stopped, match="SIGTERM came; step 2 of 8 is saved"):
         session.run()
     assert session.directory.store.names() == ("step-00000002",)
+
+
+def test_a_save_out_of_turn_is_made_once_somebody_asks(world: Callable, tmp_path: Path) -> None:
+    session = Session(RunDirectory(tmp_path / "asked"), world())
+    session.on_features = interrupt_at(4, session.world, lambda: ask_for_save(tmp_path / "asked"))
+    session.run()
+    assert [r.step for r in read_log(session.directory.log_path) if isinstance(r, CheckpointRecord)] == [3, 4, 6, 8]
+    assert not take_request(tmp_path / "asked")
