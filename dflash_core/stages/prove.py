@@ -23,6 +23,7 @@ def run(config: Config) -> str:
     Raises:
         GateError: the last checkpoint isn't proven, one was rejected, or a session went on from one otherwise than it says.
     """
+    layout.PROOF.unlink(missing_ok=True)  # what follows may end before there is a new one, and the old one is of an older run
     recorded = RecordedRun(config.run_dir)
     last = _last_checkpoint(layout.TRAIN_POINTER)
     verdicts = proofs_of_run(recorded, max(DEFAULT_STEPS, config.checkpoint.proof_steps))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from memory_proofs import AT
-from recorded_sessions import begin_run, go_on
+from recorded_sessions import go_on
 from resume_faults import FAULTS, Bench
 
 from dflash_core.errors import DataError
@@ -22,7 +22,7 @@ def test_what_the_batch_does_is_done_again(setting: Setting, run: RecordedRun) -
     json.dumps(verdict.tree(), allow_nan=False)
 
 
-@pytest.mark.parametrize("name", ["optimizer_lost", "prefetch_queue_replayed"])
+@pytest.mark.parametrize("name", ["optimizer_lost", "noise_left_off"])
 def test_a_session_that_lost_its_state_is_told(setting: Setting, run: RecordedRun, bench: Bench, name: str) -> None:
     fault = next(f for f in FAULTS if f.name == name)
     go_on(bench, fault.session, run.directory.path, 5)
@@ -48,18 +48,17 @@ def test_what_can_not_be_replayed_is_said(setting: Setting, run: RecordedRun) ->
     assert "more than 1; save more often" in verify_event(setting, run, AT + 2, most_steps=1).reason
 
 
-def test_the_diagnoser_replays_what_it_saw(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof_setting, "open_setting", lambda run: setting)
-    begin_run(setting, tmp_path / "run", 30, 10)
-    log = tmp_path / "run" / "train_log.jsonl"
+def test_the_diagnoser_replays_what_it_saw(setting: Setting, run: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof_setting, "open_setting", lambda recorded: setting)
+    log = run.directory.log_path
     spoiled = [json.loads(line) for line in log.read_text().splitlines()]
     for line in spoiled:
-        if line["kind"] == "step" and line["step"] == 22:
+        if line["kind"] == "step" and line["step"] == AT + 2:
             line |= {"loss": 4 * line["loss"], "loss_sum": 4 * line["loss_sum"]}
     log.write_text("".join(json.dumps(line) + "\n" for line in spoiled))
-    text, _ = diagnose.run(tmp_path / "run", [], tmp_path / "d.json", None, None, verify=True)
+    text, _ = diagnose.run(run.directory.path, [], tmp_path / "d.json", None, None, verify=True)
     (verified,) = json.loads((tmp_path / "d.json").read_text())["verified"]
-    assert (verified["step"], verified["answer"], verified["fault"]) == (22, "broken_state", "logging")
-    assert verified["jump"][0] == pytest.approx(4 * verified["jump"][1]) and "Replayed: broken state at step 22" in text
+    assert (verified["step"], verified["answer"], verified["fault"]) == (AT + 2, "broken_state", "logging")
+    assert verified["jump"][0] == pytest.approx(4 * verified["jump"][1]) and f"Replayed: broken state at step {AT + 2}" in text
     with pytest.raises(DataError, match="is no directory, expected that of a run"):
         diagnose.run(log, [], None, None, None, verify=True)
