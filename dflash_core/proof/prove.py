@@ -9,6 +9,7 @@ from dflash_core.errors import CheckpointError
 from dflash_core.proof.band import EXACT, Band, measured_band, obstacles_to_bits
 from dflash_core.proof.classify import Case, classify
 from dflash_core.proof.compare import compare
+from dflash_core.proof.hints import hints
 from dflash_core.proof.identity import mismatches
 from dflash_core.proof.recorded import RecordedRun, Window
 from dflash_core.proof.replay import Setting, replay
@@ -113,10 +114,17 @@ def _judge(subject: _Subject, window: Window, counter: _Counter) -> tuple[Judgem
     differences = compare(replayed, logged, band)
     judgement = Judgement(against=against, resumed=window.resumed, num_steps=len(logged), first=None, fault=None, evidence=())
     if not differences:
-        return judgement, band
+        return _signs_decide(subject, judgement, band), band
     others = neighbours(subject.run, subject.name)
     diagnosis = classify(Case(subject.setting, subject.contents, window, logged, replayed, differences, band, others, window.resumed))
     return replace(judgement, first=differences[0], fault=diagnosis.fault, evidence=diagnosis.evidence), band
+
+
+def _signs_decide(subject: _Subject, judgement: Judgement, band: Band) -> Judgement:
+    """Bits leave no room; a band does, for rounded weights and the like, which show in the file itself."""
+    betas = subject.setting.config.training.betas
+    found = [hint for hint in hints(subject.contents, betas, {}) if hint.certain] if band.width is not None else []
+    return replace(judgement, fault=found[0].fault, evidence=tuple(hint.text for hint in found)) if found else judgement
 
 
 def _counted_replay(subject: _Subject, counter: _Counter, num_ranks: int) -> tuple[UpdateRecord, ...]:

@@ -24,14 +24,16 @@ class Judgement:
 
     @property
     def holds(self) -> bool:
-        """Nothing differs."""
-        return self.first is None
+        """Nothing differs, and no sign in the file speaks against it."""
+        return self.fault is None
 
     @property
     def text(self) -> str:
         """One sentence."""
-        if self.first is None:
+        if self.fault is None:
             return f"{self.num_steps} steps of {self.against} are replayed as they were"
+        if self.first is None:
+            return f"within the band the steps of {self.against} are the same, but {self.evidence[0]}; this is {MEANING[self.fault]}"
         return f"{self.first.text} ({self.against}); this points to {self.fault}: {MEANING[self.fault]}"
 
 

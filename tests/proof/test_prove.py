@@ -101,6 +101,13 @@ def test_another_machine_asks_for_a_measured_band_and_still_finds_faults(
         assert (verdict.outcome, verdict.fault) == ("rejected", fault.expected), verdict.text()
 
 
+def test_what_is_smaller_than_the_band_shows_in_the_file(setting: Setting, recorded: Path, bench: Bench, tmp_path: Path) -> None:
+    put_fault(recorded, tmp_path, bench, next(f for f in FAULTS if f.name == "moments_rounded_to_bf16"), 4)
+    elsewhere = replace(setting, conditions=CONDITIONS | {"threads": 7})
+    verdict = prove(elsewhere, RecordedRun(tmp_path), NAME, 1)  # one step doesn't show moments at all
+    assert (verdict.outcome, verdict.fault) == ("rejected", "moments") and "every moment is a bfloat16 number" in verdict.reason
+
+
 def test_steps_of_several_ranks_are_replayed_by_one(setting: Setting, run: RecordedRun) -> None:
     """The order of additions is another one, so the band is measured; what was summed is the same."""
     log = run.directory.log_path
