@@ -15,6 +15,7 @@ from dflash_core.proof.conduct import prove_and_mark
 from dflash_core.proof.prove import prove
 from dflash_core.proof.recorded import RecordedRun
 from dflash_core.proof.replay import Setting
+from dflash_core.training.records import LogWriter, ResumeRecord
 
 NAME = f"step-{AT:08d}"
 # One of each class; benchmarks/fault_battery.py has all, on a real target.
@@ -61,6 +62,28 @@ def test_a_wrong_session_beside_the_right_history_leaves_the_file_proven(setting
     assert (verdict.outcome, verdict.sound, verdict.fault) == ("proven", False, "moments")
     assert "session that went on from it is not what it says" in verdict.reason
     assert read_status(run.directory.store.root / NAME) == "proven"
+
+
+def test_a_checkpoint_that_a_resume_went_back_behind_is_not_judged_by_the_new_history(setting: Setting, run: RecordedRun, bench: Bench) -> None:
+    go_on(bench, next(f for f in FAULTS if f.name == "optimizer_lost").session, run.directory.path, 6)
+    verdict = prove(setting, RecordedRun(run.directory.path), f"step-{AT + 2:08d}")
+    assert verdict.sound and [j.resumed for j in verdict.judgements] == [False]
+
+
+def test_settings_changed_by_force_count_from_their_session_on(run: RecordedRun) -> None:
+    with LogWriter(run.directory.log_path) as log:
+        log.adopt(run.start.run_id)
+        config = run.start.config | {"training": run.start.config["training"] | {"learning_rate": 1e-3}}
+        log.append(
+            ResumeRecord(
+                **log.stamp(AT), total_steps=48, next_sample=0, checkpoint=NAME, digest=None, skipped=(), config=config, versions={},
+                forced={"training.learning_rate": [5e-3, 1e-3]},
+            )
+        )  # fmt: skip
+        session = log.session_id
+    changed = RecordedRun(run.directory.path)
+    assert changed.identity(run.start.session_id)["training.learning_rate"] == 5e-3
+    assert changed.identity(session)["training.learning_rate"] == changed.config.training.learning_rate == 1e-3
 
 
 def test_too_few_later_steps_leave_it_committed(setting: Setting, run: RecordedRun) -> None:
