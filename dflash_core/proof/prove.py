@@ -87,7 +87,8 @@ def _of_windows(subject: _Subject, saved_by: str | None, counter: _Counter) -> V
         return _verdict(
             subject,
             "unproven",
-            f"A proof needs {wanted} later steps and the log has {longest}. Train on; for the last one, checkpoint.proof_steps sets how many a run does past its end.",
+            f"A proof needs {wanted} later steps and the log has {longest}. Train on; for the last one, checkpoint.proof_steps sets how "
+            "many a run does past its end.",
         )
     judged = [_judge(subject, window, counter) for window in long_enough]
     judgements = tuple(judgement for judgement, _ in judged)
