@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from memory_world import MemoryWorld, make_world
+from memory_world import MemoryWorld, NotedSaves, make_world
 
 from dflash_core.config import WatchConfig
 from dflash_core.distributed.gradients import Alone
@@ -99,7 +99,7 @@ def train(world: MemoryWorld, directory: Path, side: Side, watched: bool) -> Non
     with LogWriter(directory / f"{side.me}.jsonl") as writer:
         log = TimedLog(WatchedLog(writer, WatchConfig(), print) if watched else writer, side)
         run = Run(
-            world.config, world.trainee, optimizer, total_steps(world.plan, world.config), log, None, Hooks(lambda at: None, None),
+            world.config, world.trainee, optimizer, total_steps(world.plan, world.config), log, None, Hooks(NotedSaves(), None),
             Alone(world.trainee.drafter),
         )  # fmt: skip
         try:

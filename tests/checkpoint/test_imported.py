@@ -98,7 +98,7 @@ def test_training_starts_where_the_release_stood_and_improves_on_it(workspace: P
     assert len(losses) == 12 and sum(losses[-3:]) / 3 < 0.95 * losses[0]
     store = RunDirectory(workspace / config.run_dir).store
     checkpoint = store.root / store.names()[-1]
-    (checkpoint / "status.json").write_text(json.dumps({"status": "proven"}))
+    store.mark(checkpoint.name, "proven", {})
     export_checkpoint(config, "transformers", tmp_path / "out", checkpoint)
     lineage = json.loads((tmp_path / "out/lineage.json").read_text())
     assert lineage["init"] == inputs.identity["init"] and lineage["dataset"] == inputs.identity["dataset"] and lineage["status"] == "proven"
