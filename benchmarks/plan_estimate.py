@@ -220,7 +220,7 @@ def estimate(directory: Path) -> dict[str, Any]:
         (sizing,) = sizings_of(load_config(Path("params.yaml")), num_ranks=1)
     items = memory_items(sizing, "cpu")
     phase, total = peak(items)
-    left_out = (DVC_CACHE, str(layout.EVALUATION), str(layout.REPORT))
+    left_out = (DVC_CACHE, str(layout.DRAFTER), str(layout.EVALUATION), str(layout.REPORT))
     disk = [item for item in disk_items(sizing) if item.path not in left_out]
     moment, disk_bytes = disk_peak(disk)
     return {

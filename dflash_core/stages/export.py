@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from dflash_core.checkpoint.export import PROVEN, UNPROVEN
-from dflash_core.checkpoint.store import read_status
+from dflash_core.checkpoint.manifest import read_status
 from dflash_core.config import Config
 from dflash_core.errors import ConfigError
 from dflash_core.stages.checkpoint_export import export_checkpoint, export_drafter

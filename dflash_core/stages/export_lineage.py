@@ -4,10 +4,12 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from dflash_core.checkpoint.contents import Contents
 from dflash_core.checkpoint.export import PROVEN, UNPROVEN
 from dflash_core.checkpoint.exported import WEIGHTS, read_lineage
+from dflash_core.checkpoint.manifest import read_status
 from dflash_core.checkpoint.resume import RunDirectory
-from dflash_core.checkpoint.store import Committed, Contents, read_status
+from dflash_core.checkpoint.store import Committed
 from dflash_core.data.identity import file_digest
 from dflash_core.errors import DataError
 from dflash_core.training.log_reader import read_log

@@ -13,9 +13,9 @@ import torch
 import transformers
 from transformers.utils import logging as transformers_logging
 
+from dflash_core.checkpoint.digests import tensors_digest
 from dflash_core.checkpoint.export.publish import Exported, dtype_name, publish
 from dflash_core.checkpoint.exported import checked_weights, widest_dtype, zlab_shapes
-from dflash_core.checkpoint.store import tensors_digest
 from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.errors import CheckpointError, ConfigError
 

@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from dflash_core.checkpoint.digests import tensors_digest
 from dflash_core.checkpoint.export.card import CARD, UNPROVEN, model_card
 from dflash_core.checkpoint.exported import CONFIG, LINEAGE, WEIGHTS, widest_dtype
-from dflash_core.checkpoint.store import tensors_digest
 from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.errors import CheckpointError, DataError
 
