@@ -36,6 +36,13 @@ def test_an_evaluation_follows_the_code_that_decodes() -> None:
     assert {f"${{project}}/dflash_core/{part}" for part in ("evaluation", "drafter", "target")} <= set(STAGES["evaluate"]["deps"])
 
 
+def test_training_follows_the_code_that_trains() -> None:
+    """All but what only starts and watches processes, or the log: the weights don't depend on these."""
+    files = {path.name for path in (PROJECT / "dflash_core/stages").glob("train*.py")} - {"train_launch.py"}
+    named = {Path(dep).name for dep in STAGES["train"]["deps"]}
+    assert files | {"data", "target", "drafter", "training", "checkpoint", "distributed"} <= named
+
+
 def test_every_conversation_file_is_a_dependency() -> None:
     """DVC can't list them, so the file at the root names the first one only; a workspace's copy names all."""
     assert len(PARAMS["data"]["conversations"]) == 1, "dvc.yaml watches the first file only; name the others there, too"
