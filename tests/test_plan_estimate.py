@@ -1,6 +1,7 @@
 """Estimates of `train --plan`: exact where a count is exact, monotone where it must be, and near a real run."""
 
 import importlib.util
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -285,6 +286,15 @@ def test_plan_prints_items_and_verdicts(config_of: Callable[..., Config], monkey
     shown = capsys.readouterr().out
     for words in ("AdamW moments", "6 drafter ranks, 2 target ranks", "checkpoint's staging copy", "fits a GPU of", "s a step", "Nothing was started"):
         assert words in shown
+    assert re.search(r"drafter rank beside a GPU: .*GB if all 6 share a node, which", shown), "a node's memory holds all of its ranks"
+
+
+def test_plan_says_what_it_does_not_know_yet(config_of: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(table, "measure_rates", lambda *_: Rates((1e12, 2e12), (1e12, 2e12), (1e9, 1e9)))
+    print_plan(config_of(training={"feature_source": "cached", "max_steps": 780}))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "optimizer steps at most 780" in shown.replace("│", "").replace("  ", " ")
+    assert "free disk" in shown and "without the cached features, whose size is known after prepare." in shown
 
 
 def _benchmark() -> ModuleType:

@@ -53,7 +53,7 @@ def print_memory(sizing: Sizing, console: Console) -> None:
     console.print(memory_table(sizing, columns))
     for place, items in columns.items():
         phase, total = peak(items)
-        console.print(f"{sizing.role.name} {HEADINGS[place]}: {_gigabytes(total)} at most, while {WORDS[phase]}; {_memory_verdict(place, total)}.", highlight=False)
+        console.print(f"{sizing.role.name} {HEADINGS[place]}: {_gigabytes(total)} at most, while {WORDS[phase]}; {_memory_verdict(place, total, sizing.role.count)}.", highlight=False)
 
 
 def memory_table(sizing: Sizing, columns: dict[Place, tuple[Item, ...]]) -> Table:
@@ -84,7 +84,9 @@ def print_disk(sizing: Sizing, console: Console) -> None:
     table.add_row("at most", "", f"{total / 1e9:,.2f}", "")
     console.print(table)
     when = "while the run trains" if moment == "training" else "once the run has ended"
-    console.print(f"Disk: {_gigabytes(total)} at most, {when}; {here_verdict(total, disk_here(), 'free disk')}.", highlight=False)
+    unknown = not sizing.online and sizing.workload.train_tokens is None
+    but = " without the cached features, whose size is known after prepare" if unknown else ""
+    console.print(f"Disk: {_gigabytes(total)} at most, {when}; {here_verdict(total, disk_here(), 'free disk')}{but}.", highlight=False)
 
 
 def print_time(sizings: Sequence[Sizing], rates: Rates, console: Console) -> None:
@@ -109,7 +111,9 @@ def _run_table(sizings: Sequence[Sizing]) -> Table:
     table.add_row("target", f"{sizing.target.total / 1e6:,.0f} M parameters", f"{sizing.target.used / 1e6:,.0f} M up to the last captured layer")
     table.add_row("captured layers", escape(str(list(spec.target_layer_ids))), f"of the target's {spec.num_target_layers}")
     table.add_row("ranks", ranks, f"placement {sizing.config.distributed.placement}, {sizing.config.distributed.parallel}")
-    table.add_row("optimizer steps", f"{workload.steps:,}" if workload.steps else "not known yet", known)
+    most = sizing.config.training.max_steps
+    unplanned = f"at most {most:,}" if most else "not known yet"
+    table.add_row("optimizer steps", f"{workload.steps:,}" if workload.steps else unplanned, known)
     weights = width_of(sizing.config.evaluation.dtype) * (sizing.target.total + sizing.drafter.total)
     table.add_row("stage evaluate", _gigabytes(weights), f"target and drafter in {sizing.config.evaluation.dtype}, in a process of its own")
     table.add_row("a step", f"{workload.step_tokens:,.0f} tokens, {workload.step_anchors:,.0f} anchors", "with padding, of all ranks")
@@ -123,11 +127,13 @@ def _cell(item: Item | None, peak_phase: str) -> str:
     return text if peak_phase in item.phases else f"({text})"
 
 
-def _memory_verdict(place: Place, total: float) -> str:
+def _memory_verdict(place: Place, total: float, count: int) -> str:
+    """A rank has a GPU to itself, and shares the machine's memory with the others on its node."""
     if place == "cuda":
         here = gpu_here()
         return here_verdict(total, here, "GPU") if here else gpu_verdict(total)
-    return here_verdict(total, memory_here(), "memory")
+    together = f"{_gigabytes(total * count)} if all {count} share a node, which " if count > 1 else ""
+    return together + here_verdict(total * count, memory_here(), "memory")
 
 
 def _gigabytes(num_bytes: float) -> str:
