@@ -40,6 +40,7 @@ def convert_gguf(gguf_path: Path, out_dir: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             gguf_path.parent, gguf_file=gguf_path.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
         )
+    # NotImplementedError is transformers' word for an architecture or a quantisation that it doesn't read.
     except (ValueError, OSError, RuntimeError, KeyError, NotImplementedError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{gguf_path} can't be converted: {reason}. Use a model whose architecture transformers reads.") from None

@@ -21,7 +21,7 @@ def read_parquet(path: Path) -> Table | None:
     """The table of a Parquet file; None if it isn't a whole one."""
     try:
         table = parquet.read_table(path)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):  # Arrow's words for: not Parquet, a codec it lacks, cut short
         return None
     return _from_arrow(table, "Parquet", first_line=1, unread={})
 
@@ -58,7 +58,7 @@ def _regular(data: pa.Buffer, delimiter: str) -> pa.Table | None:
     convert = arrow_csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
     try:
         return arrow_csv.read_csv(pa.BufferReader(data), parse_options=arrow_csv.ParseOptions(delimiter=delimiter), convert_options=convert)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, pa.ArrowKeyError):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, pa.ArrowKeyError):  # the plain reader below takes these
         return None
 
 

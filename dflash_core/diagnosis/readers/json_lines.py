@@ -155,7 +155,7 @@ def _fast(block: bytes, first_line: int, schema: pa.Schema) -> _Part | None:
     reading = arrow_json.ReadOptions(use_threads=False, block_size=min(len(block), MOST_BLOCK_BYTES))
     try:
         table = arrow_json.read_json(pa.BufferReader(block), read_options=reading, parse_options=parsing)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the plain reading takes the block, and counts what it can't use
         return None
     if table.num_rows != block.count(b"\n") + (not block.endswith(b"\n")):
         return None  # empty lines: line numbers would be wrong
