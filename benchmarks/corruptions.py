@@ -10,7 +10,6 @@ status 0 means that this holds for all.
 """
 
 import argparse
-import json
 import random
 import shutil
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import leave
 
 from dflash_core.checkpoint.contents import Contents, Share, cut
 from dflash_core.checkpoint.manifest import MANIFEST
@@ -93,12 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="corruptions-") as directory:
         result = campaign(Path(directory), options.n, options.seed)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def campaign(directory: Path, n: int, seed: int) -> dict[str, Any]:

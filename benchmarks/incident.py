@@ -10,7 +10,6 @@ the last weights are those of a run that never saves, bit for bit. Exit status 0
 """
 
 import argparse
-import json
 import queue
 import statistics
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 from memory_world import MemoryWorld, make_world
+from results import leave
 from saving_run import SavingRun
 
 from dflash_core.checkpoint.resume import RunDirectory
@@ -54,12 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="incident-") as directory:
         result = compare(Path(directory), options.n, options.seed)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def compare(directory: Path, n: int, seed: int) -> dict[str, Any]:

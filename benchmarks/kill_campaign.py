@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 import yaml
+from results import leave
 
 from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.config import load_config
@@ -82,12 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="kill-campaign-") as directory:
         result = campaign(Path(directory), options.n, options.seed, options.steps)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["identical"] else 1
+    return leave(result, options.out, result["identical"])
 
 
 def campaign(directory: Path, num_kills: int, seed: int, num_steps: int, start: Start | None = None) -> dict[str, object]:

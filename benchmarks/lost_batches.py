@@ -11,7 +11,6 @@ Exit status 0 means that all of it holds.
 """
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -26,6 +25,7 @@ import memory_world
 import torch
 from forked_ranks import on_ranks
 from memory_world import MemoryDataset, MemoryWorld
+from results import leave
 from torch import Tensor
 
 from dflash_core.data.dataset import Sample
@@ -217,12 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="file to write; default: print it")
     options = parser.parse_args(arguments)
     result = campaign(options.layouts, options.n, options.seed, options.saves, options.errors)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def campaign(layouts: Sequence[str], steps: int, seed: int, num_saves: int, num_errors: int) -> dict[str, Any]:

@@ -16,15 +16,14 @@ import json
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import timed_loops
 import torch
-from transformers import AutoModel, GenerationConfig, PreTrainedModel
-from transformers.generation import BaseStreamer
+from timed_loops import CLOCKS, Run, decode_native, decode_ours, now
+from transformers import AutoModel, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from dflash_core.checkpoint.export import export_transformers, export_zlab
@@ -33,26 +32,12 @@ from dflash_core.config import DrafterConfig, TargetConfig
 from dflash_core.drafter.initialise import Probe, initialise
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import from_target
-from dflash_core.evaluation.decode import speculative_greedy, target_greedy
+from dflash_core.evaluation.decode import target_greedy
 from dflash_core.target.model import Target
 from dflash_core.target.part_files import stop_token_ids
 from dflash_core.target.tiny import make_tiny_target
 
-# CPU time is all threads': on a machine that others use, and with one thread, it is the steadier measure.
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-clock = "wall"
 PROMPTS = Path(__file__).parent.parent / "data" / "prompts.jsonl"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One prompt decoded by one loop: new tokens, tokens committed by each round, and where the seconds went."""
-
-    tokens: tuple[int, ...]
-    rounds: tuple[int, ...]
-    seconds: float
-    target_s: float
-    drafter_s: float
 
 
 @dataclass(frozen=True)
@@ -84,101 +69,6 @@ class Comparison:
     target_alone_tokens_per_s: float
 
 
-class RoundStreamer(BaseStreamer):
-    """Notes how many tokens each round of generate() commits: it gets the prompt, the prefill's token, then each round's."""
-
-    def __init__(self) -> None:
-        self.counts: list[int] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.counts.append(value.numel())
-
-    def end(self) -> None:
-        pass
-
-
-class Stopwatch:
-    """Wall time inside a network's calls."""
-
-    def __init__(self) -> None:
-        self.seconds = self._began = 0.0
-
-    def begin(self, *_: object) -> None:
-        self._began = _now()
-
-    def end(self, *_: object) -> None:
-        self.seconds += _now() - self._began
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return CLOCKS[clock]()
-
-
-@contextmanager
-def forward_time(module: torch.nn.Module) -> Iterator[Stopwatch]:
-    """Time of the module's forwards."""
-    watch = Stopwatch()
-    handles = [module.register_forward_pre_hook(watch.begin), module.register_forward_hook(watch.end)]
-    try:
-        yield watch
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def propose_time(drafter: Drafter) -> Iterator[Stopwatch]:
-    """Time of the drafter's proposals, which aren't its forward."""
-    watch, propose = Stopwatch(), drafter.propose
-
-    def timed(*arguments: object) -> torch.Tensor:
-        watch.begin()
-        hidden_1KD = propose(*arguments)
-        watch.end()
-        return hidden_1KD
-
-    drafter.propose = timed
-    try:
-        yield watch
-    finally:
-        del drafter.propose
-
-
-def decode_native(
-    model: PreTrainedModel, assistant: PreTrainedModel, prompt_ids: Sequence[int], max_new_tokens: int, stop_ids: Collection[int]
-) -> Run:
-    """By transformers' loop."""
-    streamer, ids_1T = RoundStreamer(), torch.tensor([list(prompt_ids)], device=model.device)
-    with forward_time(model) as target, forward_time(assistant) as drafter:
-        begin = _now()
-        out_1T = model.generate(
-            ids_1T,
-            attention_mask=torch.ones_like(ids_1T),
-            generation_config=greedy_config(max_new_tokens, stop_ids),
-            assistant_model=assistant,
-            streamer=streamer,
-        )
-        seconds = _now() - begin
-    return Run(tuple(out_1T[0, len(prompt_ids) :].tolist()), tuple(streamer.counts[2:]), seconds, target.seconds, drafter.seconds)
-
-
-def decode_ours(target: Target, drafter: Drafter, prompt_ids: Sequence[int], max_new_tokens: int, stop_ids: Collection[int]) -> Run:
-    """By our loop."""
-    with forward_time(target.model) as target_watch, propose_time(drafter) as drafter_watch:
-        begin = _now()
-        decoded = speculative_greedy(target, drafter, prompt_ids, max_new_tokens, stop_ids)
-        seconds = _now() - begin
-    return Run(decoded.tokens, decoded.rounds, seconds, target_watch.seconds, drafter_watch.seconds)
-
-
-def greedy_config(max_new_tokens: int, stop_ids: Collection[int]) -> GenerationConfig:
-    """Greedy, by DFlash, with our stop tokens."""
-    stops = sorted(stop_ids) or None
-    return GenerationConfig(max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=stops, pad_token_id=0, speculation_type="dflash")
-
-
 def compare(
     target: Target,
     drafter: Drafter,
@@ -195,9 +85,9 @@ def compare(
     }
     for loop in loops.values():
         loop(prompts[0], 8)  # first calls pay for set-up
-    begin = _now()
+    begin = now()
     plain = [target_greedy(target, ids, max_new_tokens, stop_ids).tokens for ids in prompts]
-    alone_s = _now() - begin
+    alone_s = now() - begin
     runs: dict[str, list[list[Run]]] = {name: [] for name in loops}
     for repeat in range(repeats):
         order = list(loops) if repeat % 2 == 0 else list(loops)[::-1]
@@ -291,8 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--at-least", type=float, default=0.0, help="smallest ratio of tokens/s for exit 0")
     parser.add_argument("--json", type=Path, help="write the result here too")
     options = parser.parse_args(arguments)
-    global clock
-    clock = options.clock
+    timed_loops.clock = options.clock
     if options.tiny == (options.target is not None and options.drafter is not None):
         parser.error("give --target and --drafter, or --tiny")
     with tempfile.TemporaryDirectory(prefix="native-decode-") as scratch:

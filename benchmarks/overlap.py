@@ -11,7 +11,6 @@ an operation and with two, in turns. The workspace must hold the results of prep
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from forked_ranks import on_ranks
+from results import leave
 from step_speed import ratio
 
 from dflash_core.config import Config, load_config, parse_config
@@ -59,11 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         ways = {name: lambda way=way: way(Path(directory), tree) for name, way in split.items()}
         found = {"split": summary_of_split(in_turns(ways, options.rounds))}  # first: forks are for processes without a thread pool
         found["colocated"] = summary_of_colocated(colocated(Path(directory), tree, options.rounds))
-    text = json.dumps({"n": options.n, "rounds": options.rounds, "cores": os.cpu_count(), **found}, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    print(text, end="")
-    return 0
+    return leave({"n": options.n, "rounds": options.rounds, "cores": os.cpu_count(), **found}, options.json, holds=True)
 
 
 def planned(workspace: Path, directory: Path, steps: int, tokens_per_step: int) -> dict[str, Any]:

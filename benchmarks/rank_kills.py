@@ -13,7 +13,6 @@ steps are those of the uninterrupted runs.
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -30,6 +29,7 @@ from typing import Any, Protocol
 import psutil
 from forked_launch import launch_forked
 from kill_campaign import POLL_S, PROJECT, final_state, last_step, make_workspace, what_was_hit
+from results import leave
 from worlds import WORLDS, Layout, configure
 
 from dflash_core.checkpoint.resume import RunDirectory
@@ -82,12 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     start = launch_forked if options.forked else launch_interpreters
     with tempfile.TemporaryDirectory(prefix="rank-kills-") as directory:
         result = campaign(Path(directory), options.worlds, options.n, options.stops, options.seed, options.steps, start)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def campaign(

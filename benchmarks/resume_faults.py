@@ -7,75 +7,20 @@ A fault of kind `file` changes what the checkpoint holds; the steps after it are
 the file right; the session that saved is killed after the save, and the one that goes on from it does something else.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
+from fault_bench import Bench, ResumeFault, Session, Stream, planned_rate
 from torch import Tensor, nn
 
 from dflash_core.checkpoint.contents import Contents
 from dflash_core.data.plan import BatchPlan
-from dflash_core.distributed.gradients import Alone, Ranks
-from dflash_core.proof.replay import Setting
+from dflash_core.distributed.gradients import Alone
 from dflash_core.training.batches import StepBatch, batches, checksum
 from dflash_core.training.records import StepRecord
 from dflash_core.training.schedule import learning_rate, noise_std
-
-Stream = Iterator[StepBatch]
-
-
-@dataclass(frozen=True)
-class Bench:
-    """The run that faults are put into, and the checkpoint that they are put behind."""
-
-    setting: Setting
-    contents: Contents
-    history: Mapping[int, Contents]  # other checkpoints of the run, by step
-
-    def stream(self, next_sample: int | None = None, **training: Any) -> Stream:
-        """Batches from the checkpoint's place, or another; `training` changes settings of that section."""
-        config = self.setting.config
-        config = config.model_copy(update={"training": config.training.model_copy(update=training)})
-        start = self.contents.state["next_sample"] if next_sample is None else next_sample
-        return batches(self.setting.plan, self.setting.dataset, self.setting.source, config, next_sample=start)
-
-    def sample_at(self, steps: int) -> int:
-        """The first sample of the step that is `steps` away from the checkpoint's next."""
-        return self.setting.plan.step_number(self.contents.step + steps).first_sample
-
-
-def _planned_stream(bench: Bench) -> Stream:
-    return bench.stream()
-
-
-def _planned_rate(bench: Bench, step: int) -> float:
-    return learning_rate(step, bench.setting.total_steps, bench.setting.config.training)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """How a session goes on; as it is, it does so rightly."""
-
-    contents: Callable[[Bench], Contents] = lambda bench: bench.contents
-    stream: Callable[[Bench], Stream] = _planned_stream
-    rate: Callable[[Bench, int], float] = _planned_rate
-    logged_rate: Callable[[Bench, int], float] | None = None
-    ranks: Callable[[nn.Module, Bench], Ranks] = lambda drafter, _: Alone(drafter)
-    before_update: Callable[[int, nn.Module, Bench], None] | None = None
-    after_update: Callable[[int, nn.Module, Bench], None] | None = None
-    record: Callable[[int, StepRecord, Bench], StepRecord] = lambda offset, record, bench: record
-
-
-@dataclass(frozen=True)
-class ResumeFault:
-    """One fault, and the class that the proof should name."""
-
-    name: str
-    expected: str
-    kind: Literal["file", "session"]
-    file: Callable[[Bench], Contents] = lambda bench: bench.contents
-    session: Session = Session()
 
 
 def _file(name: str, expected: str, change: Callable[[Bench], Contents]) -> ResumeFault:
@@ -292,9 +237,9 @@ FAULTS: tuple[ResumeFault, ...] = (
     _file("adam_second_moment_lost", "moments", _zero(".exp_avg_sq")),
     _file("optimizer_moments_swapped_between_layers", "moments", _exchanged_moments),
     _file("optimizer_moments_shifted_one_slot_same_shape", "moments", lambda b: _slots(b, lambda names: names[1:] + names[:1])),
-    _session("lr_schedule_restarted", "schedule", rate=lambda b, step: _planned_rate(b, step - b.contents.step)),
+    _session("lr_schedule_restarted", "schedule", rate=lambda b, step: planned_rate(b, step - b.contents.step)),
     _session("lr_jump_to_peak", "schedule", rate=lambda b, step: b.setting.config.training.learning_rate),
-    _session("lr_schedule_off_by_8_steps", "schedule", rate=lambda b, step: _planned_rate(b, step - 8)),
+    _session("lr_schedule_off_by_8_steps", "schedule", rate=lambda b, step: planned_rate(b, step - 8)),
     _file("head_reinitialised", "weights", _new_head),
     _file("one_layer_not_loaded", "weights", lambda b: _weights(b, _layer(b.setting.initial, 1))),
     _file("weights_rounded_to_bf16", "weights", lambda b: _weights(b, {n: t.bfloat16().float() for n, t in b.contents.weights.items()})),
@@ -325,8 +270,8 @@ FAULTS: tuple[ResumeFault, ...] = (
     _session(
         "lr_restarted_and_logged_right",
         "schedule",
-        rate=lambda b, step: _planned_rate(b, step - b.contents.step),
-        logged_rate=_planned_rate,
+        rate=lambda b, step: planned_rate(b, step - b.contents.step),
+        logged_rate=planned_rate,
     ),
     _file("one_tensor_stale", "weights", lambda b: _weights(b, {"fc.weight": _of_step(b, 2).weights["fc.weight"]})),
     _session("two_layers_exchanged", "weights", contents=lambda b: _weights(b, _exchange(b.contents.weights))),

@@ -10,7 +10,6 @@ Exit status 0 means that the limits below hold.
 """
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -25,75 +24,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from forked_ranks import on_ranks
 from memory_world import make_world
+from results import leave
+from save_ways import Model, OurSave, copy_all, dcp_save, torch_save
 from saving_run import SavingRun
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from dflash_core.checkpoint.contents import Share
-from dflash_core.checkpoint.manifest import sync
 from dflash_core.checkpoint.resume import RunDirectory
-from dflash_core.checkpoint.saves import Saves
-from dflash_core.checkpoint.snapshot import state_tensors, take_share
 from dflash_core.checkpoint.staging import HostBuffers
-from dflash_core.checkpoint.store import CheckpointStore
-from dflash_core.distributed.gradients import Alone
 from dflash_core.training.hooks import Position
-from dflash_core.training.records import SilentLog
 
-LAYERS, WIDTH = 24, 834  # 16.7 M parameters: 200 MB with two moments each
 RATIO_LIMIT, SHARDED_RATIO_LIMIT, SYNC_SHARE_LIMIT, THROUGHPUT_LIMIT = 1.5, 2.5, 0.2, 0.85
 STEP_S = 0.5
 PARTS = ("sharded", "stall", "throughput", "short_steps")  # the forks come before this process has threads of its own
-ROWS = 16
-
-
-class Model:
-    """Linear layers and their AdamW, with moments."""
-
-    def __init__(self, layers: int = LAYERS) -> None:
-        torch.manual_seed(0)
-        self.net = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4)
-
-    def micro_batch(self) -> None:
-        """One forward and backward."""
-        self.net(torch.randn(ROWS, WIDTH)).square().mean().backward()
-
-    def update(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def share(self, at: Position, **place: int) -> Share:
-        return take_share(self.net, self.optimizer, step=at.step, next_sample=at.step, run_id="r", identity={}, **place)
-
-    def tensors(self) -> list[torch.Tensor]:
-        return [tensor for part in state_tensors(self.net, self.optimizer) for tensor in part.values()]
-
-    def saves(self, root: Path) -> Saves:
-        config = make_world(checkpoint={"wait": False}).config
-        return Saves(self.share, HostBuffers(), CheckpointStore(root), Alone(self.net), SilentLog(), config, {}, "0123abcd")
-
-
-class OurSave:
-    """One boundary with a save that is due; the write is waited for outside of the time."""
-
-    def __init__(self, model: Model, root: Path) -> None:
-        self._saves, self._step = model.saves(root), 0
-        self.durable_s: list[float] = []
-
-    def __call__(self) -> None:
-        self._step += 1
-        self._saves.boundary(Position(self._step, self._step), True, self._saves.news())
-
-    def settle(self) -> None:
-        """Until it is on disk."""
-        began = time.perf_counter()
-        self._saves.finish(Position(self._step, self._step))
-        self.durable_s.append(time.perf_counter() - began)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -108,12 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="save-stall-", dir=options.directory) as directory:
         result = measure(Path(directory), options.parts, options.n, options.steps, options.seed)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def measure(directory: Path, names: Sequence[str], n: int, steps: int, seed: int) -> dict[str, Any]:
@@ -264,27 +204,6 @@ def measure_short_steps(directory: Path, steps: int) -> dict[str, Any]:
         "losses_of_a_run_that_never_saves": equal,
         "holds": ids and equal,
     }
-
-
-def copy_all(tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> None:
-    """One `copy_` a tensor: the floor."""
-    for tensor, buffer in zip(tensors, kept, strict=True):
-        buffer.copy_(tensor.detach())
-
-
-def torch_save(model: Model, path: Path) -> None:
-    """As durable as ours: fsync, rename, fsync of the directory."""
-    with path.with_suffix(".tmp").open("wb") as file:
-        torch.save({"model": model.net.state_dict(), "optimizer": model.optimizer.state_dict()}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    path.with_suffix(".tmp").rename(path)
-    sync(path.parent)
-
-
-def dcp_save(model: Model, path: Path) -> None:
-    weights, moments = state_tensors(model.net, model.optimizer)
-    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=path, no_dist=True)
 
 
 def timed(call: Callable[[], object]) -> float:

@@ -10,7 +10,6 @@ this holds.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import leave
 
 from dflash_core.checkpoint.contents import Piece, Share
 from dflash_core.checkpoint.digests import tensors_digest
@@ -65,12 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     result = {"n": options.n, "by_reference": naive, "ours": ours}
     caught = naive["refused_at_load"] + naive["verifies_with_a_wrong_digest"]
     result["holds"] = 0 < naive["torn"] <= caught and ours["torn"] == 0 and ours["digest_of_the_step"] == options.n
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def race(root: Path, n: int, staged: bool) -> dict[str, Any]:

@@ -9,7 +9,6 @@ differs by more than 1e-4.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from forked_ranks import on_ranks
 from memory_world import MemoryWorld
+from results import leave
 
 from dflash_core.distributed.gradients import full
 from dflash_core.distributed.world import join_processes, make_world
@@ -53,12 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="file to write; default: print it")
     options = parser.parse_args(arguments)
     result = campaign(options.n, SIZES, WAYS)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def campaign(steps: int, sizes: Sequence[int], ways: Sequence[str]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 from forked_ranks import on_ranks
 from kill_campaign import PROJECT, final_state, make_workspace
+from results import leave
 
 from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.config import load_config
@@ -82,12 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="worlds-") as directory:
         result = campaign(Path(directory), options.n, options.worlds, CHAINS, () if options.no_nodes else ("launcher", "torchrun"))
-    text = json.dumps(result, indent=1) + "\n"
-    if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0 if result["holds"] else 1
+    return leave(result, options.json, result["holds"])
 
 
 def campaign(

@@ -1,25 +1,26 @@
 """What the tests of saving share: a world in memory."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # scripts, no package
 from memory_world import MemoryWorld, make_world
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads cost more than they save at these shapes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from dflash_core.checkpoint.resume import RunDirectory
+from dflash_core.checkpoint.store import CheckpointStore
 
 
 @pytest.fixture
 def world() -> Callable[..., MemoryWorld]:
     return make_world
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDirectory:
+    (tmp_path / "run").mkdir()
+    return RunDirectory(tmp_path / "run")

@@ -1,14 +1,13 @@
 """Training from a released drafter: shape taken and checked, weights taken bit by bit, and a loss that goes down from there."""
 
 import dataclasses
-import importlib
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from kill_campaign import make_workspace
 from safetensors.torch import load_file, save_file
 
 from dflash_core.checkpoint.export import export_zlab
@@ -25,7 +24,6 @@ from dflash_core.stages.train_inputs import open_inputs
 from dflash_core.training.log_reader import read_log
 from dflash_core.training.records import StepRecord
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # scripts, no package
 BFLOAT16 = torch.bfloat16
 MEASURED = {"tau": 2.5, "tau_low": 2.25, "tau_high": 2.75, "num_rounds": 40}
 
@@ -33,8 +31,7 @@ MEASURED = {"tau": 2.5, "tau_low": 2.25, "tau_high": 2.75, "num_rounds": 40}
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared data, a plan of twelve steps, and `released`: a drafter in bfloat16 as another trainer would have left it."""
-    torch.set_num_threads(1)
-    workspace = importlib.import_module("kill_campaign").make_workspace(tmp_path_factory.mktemp("import") / "workspace", 12)
+    workspace = make_workspace(tmp_path_factory.mktemp("import") / "workspace", 12)
     made = open_inputs(configure(workspace, "made"), workspace)
     unlike = {"target_layer_ids": (1, 2), "intermediate_size": 80, "rope_theta": 7e4}
     drafter = Drafter(dataclasses.replace(made.spec, **unlike))

@@ -1,31 +1,17 @@
 """What the tests of several ranks share: a world in memory, and forks of this process as ranks."""
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-import torch
+from forked_ranks import on_ranks
+from memory_world import MemoryWorld, make_world
 
 from dflash_core.config import DistributedConfig
 from dflash_core.distributed.world import World, join_processes
 from dflash_core.distributed.world import make_world as make_ranks
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # scripts, no package
-from forked_ranks import on_ranks
-from memory_world import MemoryWorld, make_world
-
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads cost more than they save at these shapes, and a forked pool of them hangs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

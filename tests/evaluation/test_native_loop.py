@@ -1,11 +1,10 @@
 """The export in transformers' own DFlash loop: the target's text and our rounds, prompt by prompt."""
 
-import importlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import native_decode
 import torch
 from torch.nn import functional as F
 
@@ -14,8 +13,6 @@ from dflash_core.drafter.model import Drafter
 from dflash_core.evaluation.decode import target_greedy
 from dflash_core.target.model import Target
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # scripts, no package
-native_decode = importlib.import_module("native_decode")
 LENGTH, NUM_STEPS = 16, 30
 
 

@@ -2,16 +2,12 @@
 
 import random
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # scripts, no package
 from memory_proofs import AT, EVERY, STEPS, make_setting
 from recorded_sessions import begin_run
 from resume_faults import Bench
@@ -22,12 +18,10 @@ from dflash_core.proof.replay import Setting
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    """More threads cost more than they save at these shapes, and a proof restores the global generators."""
-    before, states = torch.get_num_threads(), (torch.get_rng_state(), np.random.get_state(), random.getstate())
-    torch.set_num_threads(1)
+def own_generators() -> Iterator[None]:
+    """A proof restores the global generators."""
+    states = (torch.get_rng_state(), np.random.get_state(), random.getstate())
     yield
-    torch.set_num_threads(before)
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])
     random.setstate(states[2])

@@ -1,27 +1,11 @@
 """What the tests of training share: a world in memory, the kill campaign, places and ports."""
 
-import importlib
 import socket
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-import torch
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # scripts, no package
 from memory_world import MemoryWorld, make_world, without_supervision
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads cost more than they save at these shapes: 1.3 s a step instead of 0.05 on two busy cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -32,12 +16,6 @@ def world() -> Callable[..., MemoryWorld]:
 @pytest.fixture
 def unsupervised() -> Callable[..., MemoryWorld]:
     return without_supervision
-
-
-@pytest.fixture(scope="session")
-def kill_campaign() -> ModuleType:
-    """benchmarks/kill_campaign.py."""
-    return importlib.import_module("kill_campaign")
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import multiprocessing
 import os
 from pathlib import Path
-from types import ModuleType
 
+import kill_campaign
 import torch
 
 from dflash_core.config import load_config
@@ -34,7 +34,7 @@ def _train(workspace: Path) -> None:
     train(load_config(workspace / "params.yaml"), workspace, resume="auto")
 
 
-def test_a_killed_run_ends_bit_identical(kill_campaign: ModuleType, tmp_path: Path) -> None:
+def test_a_killed_run_ends_bit_identical(tmp_path: Path) -> None:
     result = kill_campaign.campaign(tmp_path, num_kills=2, seed=1, num_steps=12, start=Forked)
     assert result["identical"], result
     assert [kill["aim"] for kill in result["kills"]] == ["save", "step"]

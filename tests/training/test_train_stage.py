@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from kill_campaign import make_workspace
 
 from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.checkpoint.share_files import WEIGHTS
@@ -20,9 +20,9 @@ from dflash_core.training.records import StepRecord
 
 
 @pytest.fixture(scope="module")
-def workspace(kill_campaign: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared data and plan of nine steps; every test trains under a run name of its own."""
-    return kill_campaign.make_workspace(tmp_path_factory.mktemp("train") / "workspace", 9)
+    return make_workspace(tmp_path_factory.mktemp("train") / "workspace", 9)
 
 
 class Measured:
