@@ -78,30 +78,31 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
         PipelineError: a batch is lost or repeated, or another rank.
     """
     saves = run.hooks.saves
-    try:
-        with StopRequest() as stop, naming_lost_ranks(run.ranks.index):
-            blocked_s = _evaluate(run, position) if evaluation_due else 0.0
-            while position.step < run.total_steps:
-                done = _step(run, batches, position, lambda: _signalled(run, stop) or run.stop_wanted() is not None, blocked_s)
-                position = done.position
-                run.log.append(done.record)
-                if run.progress:
-                    run.progress.update(done.record)
-                blocked_s = _milestone(run, done)
-                if done.stopping:
-                    raise Stopped(_stopped(run, stop, f"step {position.step} of {run.total_steps} is saved"))
-            saves.finish(position)
-            _probe(run, batches, position, stop)
-    except Exception as error:
-        reason = "error" if not isinstance(error, Stopped) else "finding" if run.stop_wanted() else "signal"
-        # A full disk may be what stopped the run; its own message counts.
-        with suppress(DflashError):
-            saves.rescue()
-        with suppress(DflashError):
-            run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
-        raise
-    finally:
-        saves.close()
+    with StopRequest() as stop:  # over the rescue, too: where a rank has failed, a launcher sends SIGTERM to the others
+        try:
+            with naming_lost_ranks(run.ranks.index):
+                blocked_s = _evaluate(run, position) if evaluation_due else 0.0
+                while position.step < run.total_steps:
+                    done = _step(run, batches, position, lambda: _signalled(run, stop) or run.stop_wanted() is not None, blocked_s)
+                    position = done.position
+                    run.log.append(done.record)
+                    if run.progress:
+                        run.progress.update(done.record)
+                    blocked_s = _milestone(run, done)
+                    if done.stopping:
+                        raise Stopped(_stopped(run, stop, f"step {position.step} of {run.total_steps} is saved"))
+                saves.finish(position)
+                _probe(run, batches, position, stop)
+        except Exception as error:
+            reason = "error" if not isinstance(error, Stopped) else "finding" if run.stop_wanted() else "signal"
+            # A full disk may be what stopped the run; its own message counts.
+            with suppress(DflashError):
+                saves.rescue()
+            with suppress(DflashError):
+                run.log.append(StopRecord(**run.log.stamp(position.step), reason=reason, message=f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            saves.close()
     run.log.append(StopRecord(**run.log.stamp(position.step), reason="finished", message=""))
     return position
 

@@ -240,6 +240,20 @@ def test_non_finite_leaves_the_last_checkpoint_alone(world: Callable, run_dir: P
     assert read_log(session.directory.log_path)[-1].reason == "error"
 
 
+def test_a_signal_leaves_the_rescue_of_a_save_alone(world: Callable, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a rank has failed, a launcher sends SIGTERM to the others after two seconds."""
+    session = Session(RunDirectory(run_dir), world())
+    session.on_features = interrupt_at(2, session.world, lambda: session.world.trainee.target.table_VF.fill_(float("nan")))
+    monkeypatch.setattr(Saves, "rescue", lambda saves: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(NonFiniteError, match="step 2"):
+            session.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert read_log(session.directory.log_path)[-1].reason == "error"
+
+
 def test_max_steps_ends_the_run_and_its_schedule(world: Callable, run_dir: Path) -> None:
     session = Session(RunDirectory(run_dir), world(training={"max_steps": 5}))
     assert session.run().step == 5
