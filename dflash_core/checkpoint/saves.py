@@ -87,9 +87,10 @@ class Saves:
             self._due_since = position.step
         if self._due_since is not None and self._flight is None:
             acted = True
-            self._begin(position)
             if self._config.checkpoint.wait:
-                self._wait()
+                self._save_now(position)
+            else:
+                self._begin(position)
         return time.perf_counter() - began if acted else 0.0
 
     def measured(self, step: int, metrics: Mapping[str, float | None]) -> None:
@@ -99,8 +100,7 @@ class Saves:
     def finish(self, position: Position) -> None:
         self._wait()
         if self._begun_step != position.step:
-            self._begin(position, nicer_by=0)
-            self._wait()
+            self._save_now(position)
 
     def rescue(self) -> None:
         if self._flight is not None:
@@ -111,6 +111,11 @@ class Saves:
     def close(self) -> None:
         self._given_up.set()
         self._writer.join()
+
+    def _save_now(self, position: Position) -> None:
+        """Not at low priority: few systems let a thread have its own back."""
+        self._begin(position, nicer_by=0)
+        self._wait()
 
     def _begin(self, position: Position, **priority: int) -> None:
         began = time.perf_counter()

@@ -204,12 +204,12 @@ def is_milestone(config: Config, step: int, total_steps: int) -> bool:
 
 
 def _milestone(run: Run, done: Done) -> float:
-    """Save, and evaluate unless the run is stopping, where it is time for it; returns the seconds it took."""
-    due = is_milestone(run.config, done.position.step, run.total_steps)
-    blocked_s = run.hooks.saves.boundary(done.position, due or done.stopping or done.save_asked, done.news)
+    """Save and evaluate where it is time for it; a run that is stopping saves, and waits for that. Returns the seconds it took."""
     if done.stopping:
         run.hooks.saves.finish(done.position)
-        return blocked_s
+        return 0.0
+    due = is_milestone(run.config, done.position.step, run.total_steps)
+    blocked_s = run.hooks.saves.boundary(done.position, due or done.save_asked, done.news)
     return blocked_s + (_evaluate(run, done.position) if due else 0.0)
 
 

@@ -20,6 +20,7 @@ from dflash_core.checkpoint.save_request import ask_for_save, take_request
 from dflash_core.checkpoint.saves import Past, Saves
 from dflash_core.checkpoint.snapshot import check_identity, restore, take_share
 from dflash_core.checkpoint.staging import HostBuffers
+from dflash_core.checkpoint.writer import BackgroundWriter
 from dflash_core.distributed.gradients import Alone
 from dflash_core.errors import CheckpointError, ConfigError, IdentityError, NonFiniteError, Stopped
 from dflash_core.training.batches import batches, total_steps
@@ -203,6 +204,18 @@ def test_what_watches_the_log_stops_the_run_as_a_signal_does(world: Callable, ru
         session.run()
     assert session.directory.store.names() == ("step-00000002",)
     assert read_log(session.directory.log_path)[-1].reason == "finding"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_save_that_is_waited_for_begins_at_the_loops_own_priority(world: Callable, run_dir: Path, monkeypatch: pytest.MonkeyPatch, wait: bool) -> None:
+    """Saves at 3, and at 4, where a signal comes."""
+    begun, start = [], BackgroundWriter.start
+    monkeypatch.setattr(BackgroundWriter, "start", lambda writer, work, **how: (begun.append(how), start(writer, work, **how))[1])
+    session = Session(RunDirectory(run_dir), world(checkpoint={"wait": wait}))
+    session.on_features = interrupt_at(4, session.world, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped):
+        session.run()
+    assert begun == [{"nicer_by": 0} if wait else {}, {"nicer_by": 0}]
 
 
 def test_a_signal_in_the_middle_of_a_save_is_answered_by_a_save_of_its_own(world: Callable, run_dir: Path) -> None:
