@@ -72,7 +72,7 @@ def train(
 
     Raises:
         ConfigError, DataError, IdentityError, CheckpointError: inputs or the run directory are not fit.
-        Stopped: a signal came; the state is saved.
+        Stopped: a signal came, or a finding that stops runs; the state is saved.
         NonFiniteError: a loss or gradient is NaN or infinite; the last checkpoint is untouched.
         PipelineError: another rank is gone, stuck or failed.
     """

@@ -72,7 +72,7 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
     the evaluation at `position` that a killed session didn't come to.
 
     Raises:
-        Stopped: SIGTERM or SIGINT came; the step was finished and saved.
+        Stopped: SIGTERM or SIGINT came, or a finding that stops runs; the step was finished and saved.
         NonFiniteError: from the step; nothing was saved after it.
         CheckpointError: a save failed; the ones before it are untouched.
         PipelineError: a batch is lost or repeated, or another rank.
@@ -94,7 +94,7 @@ def train_loop(run: Run, batches: Iterator[StepBatch], position: Position, evalu
                 saves.finish(position)
                 _probe(run, batches, position, stop)
         except Exception as error:
-            reason = "error" if not isinstance(error, Stopped) else "finding" if run.stop_wanted() else "signal"
+            reason = "error" if not isinstance(error, Stopped) else "finding" if run.stop_wanted() and not stop.requested else "signal"
             # A full disk may be what stopped the run; its own message counts.
             with suppress(DflashError):
                 saves.rescue()

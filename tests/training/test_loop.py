@@ -206,6 +206,14 @@ def test_what_watches_the_log_stops_the_run_as_a_signal_does(world: Callable, ru
     assert read_log(session.directory.log_path)[-1].reason == "finding"
 
 
+def test_a_signal_beside_a_finding_is_the_reason_that_is_told_and_logged(world: Callable, run_dir: Path) -> None:
+    session = Session(RunDirectory(run_dir), world())
+    session.stop_wanted = lambda: os.kill(os.getpid(), signal.SIGTERM) or "the finding divergence"
+    with pytest.raises(Stopped, match="SIGTERM came; step 1 of 8 is saved"):
+        session.run()
+    assert read_log(session.directory.log_path)[-1].reason == "signal"
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_save_that_is_waited_for_begins_at_the_loops_own_priority(world: Callable, run_dir: Path, monkeypatch: pytest.MonkeyPatch, wait: bool) -> None:
     """Saves at 3, and at 4, where a signal comes."""
