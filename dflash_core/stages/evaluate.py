@@ -17,7 +17,7 @@ TABLE_COLUMNS = 110  # wide enough for its eight columns where the output is no 
 def run(config: Config) -> str:
     """Write build/evaluation; gives the table that a person sees."""
     if not layout.DRAFTER.is_dir():
-        raise DataError(f"{layout.DRAFTER} does not exist, expected the drafter that stage train leaves there. Run train first.")
+        raise DataError(f"{layout.DRAFTER} does not exist, expected the drafter that stage prove leaves there. Run prove first.")
     record = evaluate(config, Path(), layout.PREPARED, layout.DRAFTER, layout.EVALUATION / "evaluation.json")
     text = io.StringIO()
     Console(file=text, width=TABLE_COLUMNS).print(results_table(record))

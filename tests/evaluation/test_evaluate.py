@@ -29,6 +29,7 @@ from dflash_core.evaluation.records import EvaluationRecord, WalkDifference
 from dflash_core.evaluation.samples import split_text, token_pieces
 from dflash_core.evaluation.table import results_table
 from dflash_core.evaluation.walk_set import heldout_walk_rows, make_walk_evaluator
+from dflash_core.stages import evaluate as evaluate_command
 from dflash_core.target.model import Target
 from dflash_core.target.tiny import make_tiny_target
 
@@ -220,6 +221,12 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
     with pytest.raises(expected[0], match=expected[1]) as error:
         evaluate(config, world.root, prepared, directory, tmp_path / "evaluation.json")
     assert error.value.exit_code == 2 and not (tmp_path / "evaluation.json").exists()
+
+
+def test_without_a_drafter_the_stage_that_writes_one_is_named(world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"build/drafter does not exist.* Run prove first\."):
+        evaluate_command.run(world.config)
 
 
 def test_prompts_are_dealt_over_categories_in_a_stable_order(world: SimpleNamespace) -> None:
