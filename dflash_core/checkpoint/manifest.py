@@ -117,7 +117,7 @@ def replace_json(path: Path, tree: Mapping[str, Any]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make a file, or the names in a directory, durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

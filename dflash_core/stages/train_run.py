@@ -1,11 +1,9 @@
 """Stage `train` as a command: trains to the end, then leaves a pointer to the run in build/."""
 
-import json
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from dflash_core.checkpoint.manifest import read_manifest
+from dflash_core.checkpoint.manifest import read_manifest, replace_json
 from dflash_core.checkpoint.resume import Resume, RunDirectory
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset
@@ -53,6 +51,4 @@ def _write_pointer(config: Config, outcome: TrainOutcome, digest: str) -> None:
         "checkpoint_digest": digest,
         "log": str(RunDirectory(config.run_dir).log_path),
     }
-    temporary = layout.TRAIN_POINTER.with_suffix(".tmp")
-    temporary.write_text(json.dumps(pointer, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, layout.TRAIN_POINTER)
+    replace_json(layout.TRAIN_POINTER, pointer)

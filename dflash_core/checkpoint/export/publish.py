@@ -4,7 +4,6 @@ Every layout has the same four files. An export says `unproven` until a proof by
 """
 
 import json
-import os
 import shutil
 import stat
 import uuid
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from dflash_core.checkpoint.digests import tensors_digest
 from dflash_core.checkpoint.export.card import CARD, UNPROVEN, model_card
 from dflash_core.checkpoint.exported import CONFIG, LINEAGE, WEIGHTS, widest_dtype
+from dflash_core.checkpoint.manifest import sync
 from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.errors import CheckpointError, DataError
 
@@ -65,12 +65,12 @@ def publish(out_dir: Path, exported: Exported) -> None:
         _write(fresh, exported)
         for path in (*fresh.iterdir(), fresh):
             path.chmod(DIRECTORY_MODE if path.is_dir() else FILE_MODE)
-            _sync(path)
+            sync(path)
         _self_check(fresh, exported)
         if out_dir.exists():
             out_dir.rename(old)
         fresh.rename(out_dir)
-        _sync(out_dir.parent)
+        sync(out_dir.parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk by its own error, which is no OSError
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{out_dir} can't be written: {reason}. Free space or name another directory.") from None
@@ -106,12 +106,3 @@ def _self_check(directory: Path, exported: Exported) -> None:
             f"{directory} reads back differently from what was written ({what}, expected {written[:12]}). Check the disk, then export again."
         )
     exported.check(directory)
-
-
-def _sync(path: Path) -> None:
-    """Force a file or directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
