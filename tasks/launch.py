@@ -6,10 +6,8 @@ kernel when we die, and its descendants, noted before it is terminated, are kill
 """
 
 import collections
-import ctypes
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,14 +17,12 @@ from pathlib import Path
 import psutil
 
 from dflash_core.errors import DflashError, Stopped
+from dflash_core.launcher.processes import stop_when_parent_dies
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TAIL_LINES = 15
 POLL_SECONDS = 0.3
 # Prefect kills a cancelled flow 30 s after its signal; the child needs time to save and we need some to clean up.
 TERM_SECONDS = 20.0
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CommandFailed(DflashError):
@@ -38,11 +34,6 @@ class CommandFailed(DflashError):
         # A negative code is a signal's number: the machine's doing, not the user's.
         self.exit_code = exit_code if exit_code > 0 else 1
         self.tail = tuple(tail)
-
-
-def _die_with_parent() -> None:
-    """Runs in the child between fork and exec: SIGTERM when the thread that started us ends."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Supervised:
@@ -99,7 +90,7 @@ class Supervised:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no lock that a fork could leave held
+                preexec_fn=stop_when_parent_dies,  # noqa: PLW1509 - one system call, no lock that a fork could leave held
             )
         follower.start()
         try:

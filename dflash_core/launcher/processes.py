@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def stop_when_parent_dies(number: int = signal.SIGTERM) -> None:
     """Have the kernel send this process a signal when the thread that started it ends, whatever ended that; 0: none."""
-    _prctl(PR_SET_PDEATHSIG, number)
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 @dataclass
