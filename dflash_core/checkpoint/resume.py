@@ -46,24 +46,35 @@ class PriorRun:
     taus: Mapping[int, float] = field(default_factory=dict)  # acceptance length by step
 
 
-def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
-    """The run to continue, or None to begin one. Call it while holding the log's lock.
+def holds_run(directory: RunDirectory, resume: Resume) -> bool:
+    """Whether there is a run to continue, without reading a checkpoint, of which there may be gigabytes.
 
     Raises:
         ConfigError: there is a run and `resume` is False, or none and it is True.
-        CheckpointError: there are checkpoints and not one is good.
     """
     names = directory.store.names()
-    logged = read_log(directory.log_path) if directory.log_path.exists() else ()
-    if not names and not logged:
+    if not names and not _logged(directory):
         if resume is True:
             raise ConfigError(f"{directory.path} holds no run to resume. Start it with `train`.")
-        return None
+        return False
     if resume is False:
         raise ConfigError(
             f"{directory.path} already holds a run with {len(names)} checkpoints. Resume it, give this one another name (run: NAME), "
             "or remove the directory."
         )
+    return True
+
+
+def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
+    """The run to continue, or None to begin one. Call it while holding the log's lock.
+
+    Raises:
+        ConfigError: as `holds_run`.
+        CheckpointError: there are checkpoints and not one is good.
+    """
+    if not holds_run(directory, resume):
+        return None
+    logged = _logged(directory)
     loaded = directory.store.load_newest(logged_digests(logged))
     evaluated = frozenset(r.step for r in logged if isinstance(r, EvalRecord))
     if loaded is not None:
@@ -72,6 +83,10 @@ def find_prior_run(directory: RunDirectory, resume: Resume) -> PriorRun | None:
         return PriorRun(state["run_id"], state["identity"], loaded, _finished(logged, loaded), evaluated, recent, logged_taus(logged))
     identity = next((r.identity for r in logged if isinstance(r, StartRecord)), {})
     return PriorRun(logged[0].run_id, identity, None, False, evaluated)
+
+
+def _logged(directory: RunDirectory) -> tuple[Record, ...]:
+    return read_log(directory.log_path) if directory.log_path.exists() else ()
 
 
 def logged_digests(logged: tuple[Record, ...]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import torch
 import transformers
 from rich.console import Console
 
-from dflash_core.checkpoint.resume import PriorRun, Resume, RunDirectory, find_prior_run
+from dflash_core.checkpoint.resume import PriorRun, Resume, RunDirectory, find_prior_run, holds_run
 from dflash_core.checkpoint.snapshot import check_identity
 from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config
@@ -79,7 +79,7 @@ def train(
     directory = RunDirectory(workdir / config.run_dir)
     with join_processes(config.distributed) as (rank, size), ExitStack() as stack:
         if rank == LEADER:
-            find_prior_run(directory, resume)  # refuse before the minutes that loading may take
+            holds_run(directory, resume)  # refuse before the minutes that loading may take
         split_ranks(config.distributed, size)  # and a world that is too small for it
         calibration = calibrate(config, workdir, rank, size)
         world = make_world(config.distributed, rank, size, calibration.target_ranks if calibration else None)

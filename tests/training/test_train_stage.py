@@ -9,6 +9,7 @@ from kill_campaign import make_workspace
 
 from dflash_core.checkpoint.resume import RunDirectory
 from dflash_core.checkpoint.share_files import WEIGHTS
+from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config, load_config
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.live import Watch
@@ -78,8 +79,11 @@ def test_a_session_is_watched_and_a_resumed_one_knows_what_came_before(workspace
         train(config, workspace, resume="auto")
     kinds = [r.kind for r in read_log(RunDirectory(workspace / "runs" / "watched").log_path)]
     assert kinds == ["start", "step", "finding", "step", "checkpoint", "stop"]
+    loads, load = [], CheckpointStore.load
+    monkeypatch.setattr(CheckpointStore, "load", lambda store, name, digest: (loads.append(name), load(store, name, digest))[1])
     train(config, workspace, resume="auto")
     assert seen[2] == (3, 2, {"checkpoint": [2.0], "resume": [2.0]})
+    assert loads == ["step-00000002"], "once, under the log's lock"
 
 
 def test_the_self_check_reads_the_longest_row(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
