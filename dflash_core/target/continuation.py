@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer
 
 from dflash_core.target.grouped_attention import causal_mask, grouped
 from dflash_core.target.layers import check_layer_ids
-from dflash_core.target.model import Target
+from dflash_core.target.model import Target, without_autocast
 
 _FIRST_ROOM = 256  # rows; doubled whenever they are full
 
@@ -68,7 +68,7 @@ class Continuation:
 
     def __enter__(self) -> Self:
         self._captured = self._stack.enter_context(self._target.capture(self._ids))
-        self._stack.enter_context(torch.autocast(self._target.device.type, enabled=False))
+        self._stack.enter_context(without_autocast(self._target.device.type))
         is_grouped = self._stack.enter_context(grouped(self._target.model))
         # Where every layer sees the whole text, one mask serves all, and transformers needn't make it: it returns a 4-D one as it is.
         self._masks_itself = is_grouped and self._num_groups > 1 and all(type(layer) is GrowingLayer for layer in self._cache.layers)

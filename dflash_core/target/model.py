@@ -65,7 +65,7 @@ class Target(TargetEnds):
             ConfigError: see `check_layer_ids`.
         """
         ids = check_layer_ids(layer_ids, self.num_layers)
-        with self.capture(ids) as captured, _without_autocast(self.device.type):
+        with self.capture(ids) as captured, without_autocast(self.device.type):
             self._view(ids[-1] + 1)(input_ids=input_ids_BT, use_cache=False)
         return torch.cat([captured[i] for i in ids], dim=-1)
 
@@ -80,7 +80,7 @@ class Target(TargetEnds):
         """
         ids = check_layer_ids(layer_ids, self.num_layers) if layer_ids else ()
         cache = self.new_cache() if cache is None else cache
-        with self.capture(ids) as captured, _without_autocast(self.device.type):
+        with self.capture(ids) as captured, without_autocast(self.device.type):
             logits_BTV = self.model(input_ids=ids_BT, cache=cache, use_cache=True).logits
         nothing = logits_BTV.new_empty(*ids_BT.shape, 0, dtype=self.dtype)
         return logits_BTV, torch.cat([nothing, *(captured[i] for i in ids)], dim=-1), cache
@@ -117,7 +117,7 @@ class Target(TargetEnds):
         return self._views[depth]
 
 
-def _without_autocast(device_type: str) -> AbstractContextManager[object]:
+def without_autocast(device_type: str) -> AbstractContextManager[object]:
     """The target's own dtype, also within a training step.
 
     Nothing where autocast is off: leaving torch.autocast empties the cache of cast weights, which all threads share. The

@@ -50,3 +50,16 @@ def test_grouped_heads_are_not_repeated(llama: Target, ids_BT: torch.Tensor, mon
         text.prefill(ids[:9])
         monkeypatch.setattr(grouped_attention, "sdpa_attention_forward", lambda *_, **__: pytest.fail("heads would be repeated"))
         text.step(ids[9:])
+
+
+def test_a_text_beside_a_training_step_leaves_its_cast_weights_alone(
+    llama: Target, ids_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `Target.features`: one cache of them serves all threads, and the end of an outermost autocast empties it."""
+    cleared = []
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: cleared.append(1))
+    with Continuation(llama, ()) as text:
+        plain_1V, _ = text.prefill(ids_BT[0].tolist())
+    assert not cleared
+    with torch.autocast("cpu", dtype=torch.bfloat16), Continuation(llama, ()) as text:
+        assert torch.equal(text.prefill(ids_BT[0].tolist())[0], plain_1V), "the target's own dtype, also within a step"
