@@ -7,8 +7,9 @@ from typing import Any
 import yaml
 from prefect import flow
 
-from dflash_core.errors import ConfigError, DflashError
+from dflash_core.errors import ConfigError
 from tasks import quiet_errors
+from tasks.command_line import exit_code_of
 from tasks.proof import prove
 from tasks.stages import run_stage
 from tasks.summary import print_summary
@@ -63,23 +64,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for example training.epochs=2")
     parser.add_argument("--force", action="store_true", help="run also what is up to date")
     options = parser.parse_args(arguments)
-    from tasks import embedded_server  # takes 2 s to import, which a worker and --help don't need
 
-    try:
-        embedded_server.install()
+    def run() -> None:
         train_drafter(options.profile, options.workspace, dict(map(_override, options.set)), options.force)
-    except DflashError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return error.exit_code
-    except RuntimeError as error:
-        if "Failed to reach API" not in str(error):
-            raise
-        print(f"Error: {error}. Start that Prefect server, or unset PREFECT_API_URL to use the embedded one.", file=sys.stderr)
-        return ConfigError.exit_code
-    except KeyboardInterrupt:
-        print("Stopped. Run the same command again to go on.", file=sys.stderr)
-        return 4
-    return 0
+
+    return exit_code_of(run)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from typing import Any
 
 from prefect import flow
 
-from dflash_core.errors import DflashError
 from tasks import quiet_errors
+from tasks.command_line import exit_code_of
 from tasks.proof import ALL, prove_one
 from tasks.tracking import tracked
 from tasks.workspace import open_workspace
@@ -35,15 +35,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workspace", default="demo", help="name below workspaces/")
     parser.add_argument("--checkpoint", default=ALL, help="name of one; default: all")
     options = parser.parse_args(arguments)
-    from tasks import embedded_server  # takes 2 s to import, which a worker and --help don't need
-
-    try:
-        embedded_server.install()
-        validate_checkpoint(options.workspace, options.checkpoint)
-    except DflashError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return exit_code_of(lambda: validate_checkpoint(options.workspace, options.checkpoint))
 
 
 if __name__ == "__main__":

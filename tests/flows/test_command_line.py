@@ -3,11 +3,12 @@
 import multiprocessing
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from dflash_core.errors import ConfigError
-from flows import train_drafter
+from dflash_core.errors import ConfigError, GateError
+from flows import train_drafter, validate_checkpoint
 from tasks import workspace
 from tasks.workspace import in_use, make_workspace
 
@@ -27,14 +28,26 @@ def test_an_override_that_cannot_be_read_is_refused(text: str) -> None:
         train_drafter._override(text)
 
 
-def test_a_prefect_server_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def unreachable(*arguments: object) -> None:
-        raise RuntimeError("Failed to reach API at http://127.0.0.1:9/api/")
+@pytest.mark.parametrize("flow", [train_drafter, validate_checkpoint], ids=lambda flow: flow.__name__)
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (RuntimeError("Failed to reach API at http://127.0.0.1:9/api/"), 2, "unset PREFECT_API_URL"),
+        (KeyboardInterrupt(), 4, "Stopped."),
+        (GateError("It says no."), 3, "Error: It says no."),
+    ],
+)
+def test_what_ends_a_flow_is_one_sentence(
+    flow: ModuleType, raised: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*arguments: object) -> None:
+        raise raised
 
-    monkeypatch.setattr(train_drafter, "train_drafter", unreachable)
+    monkeypatch.setattr(flow, flow.__name__.removeprefix("flows."), ended)
     monkeypatch.setattr("tasks.embedded_server.install", lambda: None)
-    assert train_drafter.main([]) == 2
-    assert "PREFECT_API_URL" in capsys.readouterr().err
+    assert flow.main([]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 def test_a_profile_beside_params_yaml_has_a_workspace_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
