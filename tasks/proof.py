@@ -50,8 +50,12 @@ def prove_one(workspace: Workspace, tracker: Tracker, name: str = ALL) -> list[d
 
 def noted_verdicts(checkpoints: Path, name: str = ALL) -> list[dict[str, Any]]:
     """The verdicts that stand beside the checkpoints, oldest first; none for one that nothing was said of."""
-    files = sorted(checkpoints.glob(f"{'step-*' if name == ALL else name}/status.json"))
-    return [verdict for file in files if (verdict := json.loads(file.read_text(encoding="utf-8")).get("verdict"))]
+    # Loads torch, and reads what a run that goes on may be deleting.
+    from dflash_core.checkpoint.manifest import full_name, read_verdict
+    from dflash_core.checkpoint.store import CheckpointStore
+
+    names = CheckpointStore(checkpoints).names() if name == ALL else (full_name(name),)
+    return [verdict for found in names if (verdict := read_verdict(checkpoints / found))]
 
 
 def _verdicts(proof: Path) -> list[dict[str, Any]]:

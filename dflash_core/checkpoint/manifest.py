@@ -29,6 +29,11 @@ def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+def full_name(typed: str) -> str:
+    """The directory's name, from that or from its step, whichever a person has typed."""
+    return step_name(int(typed)) if typed.isdigit() else typed
+
+
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest with its own digest."""
     return dict(manifest) | {"digest": _own_digest(manifest)}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dflash_core.checkpoint.manifest import step_name
+from dflash_core.checkpoint.manifest import full_name
 from dflash_core.errors import CheckpointError, GateError
 from dflash_core.proof.conduct import prove_and_mark
 from dflash_core.proof.recorded import RecordedRun
@@ -20,7 +20,7 @@ def run(run_dir: Path, name: str | None, num_steps: int, every: bool) -> tuple[s
     """
     recorded = RecordedRun(run_dir)
     names = recorded.directory.store.names()
-    name = step_name(int(name)) if name is not None and name.isdigit() else name
+    name = None if name is None else full_name(name)
     if not names or (name is not None and name not in names):
         raise CheckpointError(f"{run_dir} holds {', '.join(names[-5:]) or 'no checkpoint'}, expected {name or 'one'}. Name one of its checkpoints.")
     setting = open_setting(recorded)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dflash_core.checkpoint.contents import Contents
-from dflash_core.checkpoint.manifest import read_manifest, read_status, read_verdict, step_name, verify
+from dflash_core.checkpoint.manifest import full_name, read_manifest, read_status, read_verdict, verify
 from dflash_core.checkpoint.resume import RunDirectory, logged_digests, logged_taus
 from dflash_core.checkpoint.retention import Retention, best_name, clear_quarantine, prune
 from dflash_core.checkpoint.share_files import STATE, read_contents
@@ -32,7 +32,7 @@ def listing(run: Path) -> str:
 
 def description(run: Path, name: str) -> str:
     """Manifest, state and verdict as JSON; a damaged checkpoint is a CheckpointError."""
-    path = _store(run).root / _name(name)
+    path = _store(run).root / full_name(name)
     manifest = read_manifest(path)
     state = json.loads((path / STATE).read_text(encoding="utf-8"))
     state.pop("generators", None)  # thousands of characters that say nothing to a person
@@ -46,7 +46,7 @@ def verification(run: Path, names: list[str]) -> tuple[str, bool]:
     log_path = RunDirectory(run).log_path
     store, logged = _store(run), logged_digests(read_log(log_path)) if log_path.exists() else {}
     lines, sound = [], True
-    for name in [_name(name) for name in names] or store.names():
+    for name in [full_name(name) for name in names] or store.names():
         try:
             committed, _ = store.load(name, logged.get(name))
             lines.append(f"{name} is sound: {committed.num_bytes / 1e6:.1f} MB, {'in' if name in logged else 'not in'} the log")
@@ -72,7 +72,7 @@ def pruning(run: Path, quarantined: bool) -> str:
 
 def difference(run: Path, first: str, second: str) -> str:
     """Fields that differ, and the tensors that moved most; rejected checkpoints may be compared, damaged ones not."""
-    paths = [_store(run).root / _name(name) for name in (first, second)]
+    paths = [_store(run).root / full_name(name) for name in (first, second)]
     manifests = [verify(path) for path in paths]
     a, b = (read_contents(path, manifest) for path, manifest in zip(paths, manifests, strict=True))
     fields = _differing(_told(paths[0], manifests[0], a), _told(paths[1], manifests[1], b))
@@ -122,7 +122,3 @@ def _store(run: Path) -> CheckpointStore:
     if not store.root.is_dir():
         raise CheckpointError(f"{store.root} does not exist, expected the checkpoints of a run. Name its directory: runs/NAME.")
     return store
-
-
-def _name(name: str) -> str:
-    return step_name(int(name)) if name.isdigit() else name
