@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dflash_core.checkpoint.contents import Contents
+from dflash_core.proof.recorded import Window
+from dflash_core.proof.replay import Setting, replay
 from dflash_core.training.records import UpdateRecord
 
 MEASURED = ("loss_sum", "loss", "grad_norm")
@@ -47,13 +50,35 @@ class Band:
         if field == "denominator":
             width = _DENOMINATOR
         elif field in self.width:
-            width = self.width[field][min(offset, len(self.width[field])) - 1]
+            widths = self.width[field] or (FLOOR,)  # none where one of the two replays ended at once, not finite
+            width = widths[min(offset, len(widths)) - 1]
         else:
             return False
         return abs(logged - replayed) <= width * max(abs(logged), abs(replayed))
 
 
 EXACT = Band()
+
+
+def band_of(setting: Setting, contents: Contents, windows: Sequence[Window], replayed: Sequence[UpdateRecord]) -> tuple[Band, int]:
+    """Bits where they can be asked for; else what another replay, with the additions in another order, shows.
+
+    Args:
+        setting: the run.
+        contents: what was replayed from.
+        windows: the logged steps by session (`RecordedRun.parts`).
+        replayed: the same steps replayed, with the ranks of the first of these.
+
+    Returns:
+        The band, and how many steps were replayed for it.
+    """
+    deterministic = setting.config.training.deterministic
+    found = (obstacles_to_bits(window.conditions, setting.conditions, window.num_ranks, deterministic) for window in windows)
+    why = tuple(dict.fromkeys(obstacle for of_window in found for obstacle in of_window))
+    if not why:
+        return EXACT, 0
+    other = replay(setting, contents, len(replayed), num_ranks=1 if windows[0].num_ranks > 1 else 2)
+    return measured_band(replayed[: len(other)], other, why), len(other)
 
 
 def measured_band(first: Sequence[UpdateRecord], second: Sequence[UpdateRecord], why: tuple[str, ...]) -> Band:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dflash_core.checkpoint.contents import Contents
 from dflash_core.errors import CheckpointError
-from dflash_core.proof.band import EXACT, Band, measured_band, obstacles_to_bits
+from dflash_core.proof.band import Band, band_of
 from dflash_core.proof.classify import Case, classify
 from dflash_core.proof.compare import compare
 from dflash_core.proof.hints import hints
@@ -14,7 +14,6 @@ from dflash_core.proof.identity import mismatches
 from dflash_core.proof.recorded import RecordedRun, Window
 from dflash_core.proof.replay import Setting, replay
 from dflash_core.proof.verdict import Judgement, Verdict
-from dflash_core.training.records import UpdateRecord
 
 DEFAULT_STEPS = 3
 
@@ -108,16 +107,17 @@ def _of_windows(subject: _Subject, saved_by: str | None, counter: _Counter) -> V
 
 def _judge(subject: _Subject, window: Window, counter: _Counter) -> tuple[Judgement, Band]:
     """Compare with one history, and classify where it differs."""
-    logged = window.steps[: subject.num_steps]
+    window = replace(window, steps=window.steps[: subject.num_steps])
     against = f"session {window.session.session_id}" + (f", which resumed at step {window.session.step}" if window.resumed else "")
-    replayed = _counted_replay(subject, counter, window.num_ranks)
-    band = _band(subject, window, replayed, counter)
-    differences = compare(replayed, logged, band)
-    judgement = Judgement(against=against, resumed=window.resumed, num_steps=len(logged), first=None, fault=None, evidence=())
+    replayed = replay(subject.setting, subject.contents, subject.num_steps, num_ranks=window.num_ranks)
+    band, num_more = band_of(subject.setting, subject.contents, subject.run.parts(window), replayed)
+    counter.steps += len(replayed) + num_more
+    differences = compare(replayed, window.steps, band)
+    judgement = Judgement(against=against, resumed=window.resumed, num_steps=len(window.steps), first=None, fault=None, evidence=())
     if not differences:
         return _signs_decide(subject, judgement, band), band
     others = neighbours(subject.run, subject.name)
-    diagnosis = classify(Case(subject.setting, subject.contents, window, logged, replayed, differences, band, others, window.resumed))
+    diagnosis = classify(Case(subject.setting, subject.contents, window, window.steps, replayed, differences, band, others, window.resumed))
     return replace(judgement, first=differences[0], fault=diagnosis.fault, evidence=diagnosis.evidence), band
 
 
@@ -126,23 +126,6 @@ def _signs_decide(subject: _Subject, judgement: Judgement, band: Band) -> Judgem
     betas = subject.setting.config.training.betas
     found = [hint for hint in hints(subject.contents, betas, {}) if hint.certain] if band.width is not None else []
     return replace(judgement, fault=found[0].fault, evidence=tuple(hint.text for hint in found)) if found else judgement
-
-
-def _counted_replay(subject: _Subject, counter: _Counter, num_ranks: int) -> tuple[UpdateRecord, ...]:
-    replayed = replay(subject.setting, subject.contents, subject.num_steps, num_ranks=num_ranks)
-    counter.steps += len(replayed)
-    return replayed
-
-
-def _band(subject: _Subject, window: Window, replayed: tuple[UpdateRecord, ...], counter: _Counter) -> Band:
-    """Bits where they can be asked for; else what a replay in another order of additions shows."""
-    setting = subject.setting
-    why = obstacles_to_bits(window.conditions, setting.conditions, window.num_ranks, setting.config.training.deterministic)
-    if not why:
-        return EXACT
-    other = _counted_replay(subject, counter, 1 if window.num_ranks > 1 else 2)
-    common = min(len(replayed), len(other))
-    return measured_band(replayed[:common], other[:common], why)
 
 
 def neighbours(run: RecordedRun, name: str) -> Mapping[str, Contents]:

@@ -94,6 +94,13 @@ class RecordedRun:
             found.append(Window(counted, self._session(counted[0]), resumed=True))
         return tuple(found)
 
+    def parts(self, window: Window) -> tuple[Window, ...]:
+        """The same steps, a window for each session that did them: a later one may have had other ranks or threads."""
+        by_session: dict[str, list[UpdateRecord]] = {}
+        for record in window.steps:
+            by_session.setdefault(record.session_id, []).append(record)
+        return tuple(Window(tuple(steps), self._session(steps[0]), window.resumed) for steps in by_session.values())
+
     def _session(self, record: Record) -> StartRecord | ResumeRecord:
         return next((r for r in self.sessions if r.session_id == record.session_id), self.start)
 

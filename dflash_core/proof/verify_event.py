@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from dflash_core.checkpoint.contents import Contents
 from dflash_core.errors import CheckpointError
-from dflash_core.proof.band import EXACT, measured_band, obstacles_to_bits
+from dflash_core.proof.band import band_of
 from dflash_core.proof.classify import Case, classify, rebased
 from dflash_core.proof.compare import Difference, compare
 from dflash_core.proof.prove import DEFAULT_STEPS, neighbours
@@ -68,12 +68,7 @@ def verify_event(setting: Setting, run: RecordedRun, step: int, most_steps: int 
 def _replayed_through(setting: Setting, run: RecordedRun, name: str, contents: Contents, window: Window, step: int) -> EventVerdict:
     logged = window.steps
     replayed = replay(setting, contents, len(logged), num_ranks=window.num_ranks)
-    why = obstacles_to_bits(window.conditions, setting.conditions, window.num_ranks, setting.config.training.deterministic)
-    band = EXACT
-    if why:
-        other = replay(setting, contents, len(logged), num_ranks=1 if window.num_ranks > 1 else 2)
-        common = min(len(replayed), len(other))
-        band = measured_band(replayed[:common], other[:common], why)
+    band, _ = band_of(setting, contents, run.parts(window), replayed)
     differences = compare(replayed, logged, band)
     jump = _jump([r.loss for r in logged], step - contents.step), _jump([r.loss for r in replayed], step - contents.step)
     shared = {"checkpoint": name, "jump": jump, "steps_replayed": len(replayed)}

@@ -1,12 +1,14 @@
 """An event in a run's log: a batch that does the same again, or a state that the run had lost."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from memory_proofs import AT
 from recorded_sessions import go_on
-from resume_faults import FAULTS, Bench
+from resume_faults import FAULTS, Bench, Session
 
 from dflash_core.errors import DataError
 from dflash_core.proof.recorded import RecordedRun
@@ -30,6 +32,18 @@ def test_a_session_that_lost_its_state_is_told(setting: Setting, run: RecordedRu
     assert (verdict.answer, verdict.fault) == ("broken_state", fault.expected), verdict
     assert verdict.first.step in (AT + 1, AT + 2) and verdict.reason.startswith(f"replayed from step-{AT:08d}")
     json.dumps(verdict.tree(), allow_nan=False)
+
+
+def test_each_session_before_the_event_counts_for_the_band(setting: Setting, run: RecordedRun, bench: Bench) -> None:
+    """The checkpoint that the second one, on more threads, went on from is gone: the replay goes through both."""
+    elsewhere = replace(bench.setting, conditions={**bench.setting.conditions, "threads": 2})
+    go_on(replace(bench, setting=elsewhere), Session(), run.directory.path, 5)
+    for name in run.directory.store.names():
+        if name >= f"step-{AT:08d}":
+            shutil.rmtree(run.directory.store.root / name)
+    verdict = verify_event(setting, RecordedRun(run.directory.path), AT + 2)
+    assert verdict.answer == "bad_batch" and verdict.checkpoint == f"step-{AT - 2:08d}"
+    assert "within a measured band" in verdict.reason and "threads was 2, is 1" in verdict.reason
 
 
 def test_a_number_changed_far_from_any_resume_is_found_where_it_is(setting: Setting, run: RecordedRun) -> None:
