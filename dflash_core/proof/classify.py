@@ -142,8 +142,8 @@ def _noise_level(case: Case, first: Difference) -> Diagnosis:
 
 
 def _data(case: Case, first: Difference) -> Diagnosis:
-    record, mine = case.logged[first.offset - 1], case.replayed[first.offset - 1] if first.offset <= len(case.replayed) else None
-    claimed, expected = record.first_sample, mine.first_sample if mine else case.contents.state["next_sample"]
+    record = case.logged[first.offset - 1]
+    claimed, expected = record.first_sample, case.replayed[first.offset - 1].first_sample
     if claimed != expected:
         fault: Fault = "repeated_batches" if claimed < expected else "skipped_batches"
         return Diagnosis(fault, (f"the log goes on with sample {claimed}, expected {expected}",))

@@ -28,7 +28,7 @@ class Hint:
 
 
 def hints(contents: Contents, betas: tuple[float, float], others: Mapping[str, Contents]) -> tuple[Hint, ...]:
-    """Signs in the checkpoint itself, and in what it shares with others of the run."""
+    """Signs in the checkpoint itself, and in what it shares with others of the run; none before the first step."""
     return (*_of_weights(contents.weights, others), *_of_moments(contents, betas)) if contents.step else ()
 
 
@@ -47,13 +47,13 @@ def _of_weights(weights: Mapping[str, Tensor], others: Mapping[str, Contents]) -
 def _of_moments(contents: Contents, betas: tuple[float, float]) -> Iterator[Hint]:
     moments = contents.moments
     by_key = {key: {n: t for n, t in moments.items() if n.endswith(f".{key}")} for key in ("step", "exp_avg", "exp_avg_sq")}
-    if contents.step and not moments:
+    if not moments:
         yield Hint("moments", f"it holds no optimizer state after {contents.step} steps", certain=True)
         return
     if counters := {float(tensor) for tensor in by_key["step"].values()} - {float(contents.step)}:
         yield Hint("step_counter", f"optimizer step counters are {_range(counters)} after {contents.step} steps")
     for key, what in (("exp_avg", "first"), ("exp_avg_sq", "second")):
-        if contents.step and by_key[key] and all(not tensor.any() for tensor in by_key[key].values()):
+        if by_key[key] and all(not tensor.any() for tensor in by_key[key].values()):
             yield Hint("moments", f"all {what} moments are zero after {contents.step} steps", certain=True)
     large = [t for key in ("exp_avg", "exp_avg_sq") for t in by_key[key].values() if t.numel() >= _ENOUGH and t.any()]
     if large and all(torch.equal(tensor, tensor.bfloat16().to(tensor.dtype)) for tensor in large):

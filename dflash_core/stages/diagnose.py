@@ -18,6 +18,7 @@ REPLAYABLE = frozenset(
     )
 )
 
+
 def run(
     log: Path, events: list[str], json_file: Path | None, html_file: Path | None, pattern: str | None, verify: bool = False
 ) -> tuple[str, int]:

@@ -1,6 +1,5 @@
 """Opens what a replay of a recorded run needs, as that run had it."""
 
-
 import torch
 
 from dflash_core.errors import DflashError, GateError

@@ -1,12 +1,11 @@
 """Stage `prove`: proves the run's checkpoints; only a drafter whose checkpoint is proven leaves the run."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dflash_core.checkpoint.manifest import read_status, read_verdict
+from dflash_core.checkpoint.manifest import read_status, read_verdict, replace_json
 from dflash_core.config import Config
 from dflash_core.errors import DataError, GateError
 from dflash_core.proof.conduct import prove_and_mark
@@ -27,7 +26,7 @@ def run(config: Config) -> str:
     recorded = RecordedRun(config.run_dir)
     last = _last_checkpoint(layout.TRAIN_POINTER)
     verdicts = proofs_of_run(recorded, max(DEFAULT_STEPS, config.checkpoint.proof_steps))
-    _write(layout.PROOF, {"run": config.run, "run_id": recorded.start.run_id, "last": last.name, "checkpoints": verdicts})
+    replace_json(layout.PROOF, {"run": config.run, "run_id": recorded.start.run_id, "last": last.name, "checkpoints": verdicts})
     if bad := _unsound(verdicts, last.name):
         raise GateError(
             f"{bad['name']} is {bad['outcome']}: {bad['reason']} No drafter leaves this run; "
@@ -63,9 +62,3 @@ def _last_checkpoint(pointer: Path) -> Path:
         return Path(json.loads(pointer.read_text(encoding="utf-8"))["checkpoint"])
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{pointer} can't be read ({error}), expected the output of stage train. Run train first.") from None
-
-
-def _write(path: Path, tree: Mapping[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(tree, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
