@@ -108,4 +108,4 @@ def test_plan_refuses_a_target_that_is_not_there(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text(VALID)
     assert cli.main(["train", "--plan"]) == 2
-    assert "nowhere has no config.json" in capsys.readouterr().err
+    assert "nowhere is not a directory" in capsys.readouterr().err

@@ -65,6 +65,14 @@ def test_targets_parameters_are_those_that_its_maker_counts(name: str, config_of
     assert sizes.stored_width == 2
 
 
+@pytest.mark.parametrize(("text", "said"), [('{"model_type": "t5"}', "an encoder-decoder model"), ("[]", "can't be used")])
+def test_a_target_that_training_would_refuse_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    config = parse_config({"target": {"path": str(tmp_path)}, "data": {"conversations": ["c.jsonl"]}}, "test")
+    with pytest.raises(ConfigError, match=said):
+        planned_spec(config)
+
+
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
 @pytest.mark.parametrize("layers, features", [(1, 1), (5, 5), (8, 3)])
 def test_drafters_parameters_are_its_own_numel(name: str, layers: int, features: int, config_of: Callable[..., Config]) -> None:

@@ -4,11 +4,14 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
 from dflash_core.checkpoint.exported import zlab_shapes
 from dflash_core.checkpoint.imported import imported_spec
 from dflash_core.config import Config
 from dflash_core.drafter.spec import DrafterSpec, from_target
-from dflash_core.errors import ConfigError
+from dflash_core.target.directory import read_architecture
 
 # Widths in bytes.
 FLOAT32, BFLOAT16 = 4, 2
@@ -38,18 +41,15 @@ def planned_spec(config: Config) -> DrafterSpec:
     """The drafter's shape. Its mask row is looked for when the run starts and changes no size; row 0 stands for it here.
 
     Raises:
-        ConfigError: the target's directory has no config.json that transformers can read, or `drafter` disagrees with an import.
+        ConfigError: see `read_architecture`, or `drafter` disagrees with an import.
         CheckpointError: drafter.init_from holds no drafter.
     """
-    return imported_spec(config.drafter) or from_target(_target_config(config).get_text_config(decoder=True), config.drafter, config.drafter.mask_token_id or 0)
+    return imported_spec(config.drafter) or from_target(_architecture(config).get_text_config(decoder=True), config.drafter, config.drafter.mask_token_id or 0)
 
 
 def target_sizes(config: Config, spec: DrafterSpec) -> TargetSizes:
     """Count the target's parameters on a model without storage, so that any family's are right. Errors as `planned_spec`."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    target_config = _target_config(config)
+    target_config = _architecture(config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(target_config, trust_remote_code=config.target.trust_remote_code)
     layers = model.get_decoder().layers[: max(spec.target_layer_ids) + 1]
@@ -75,14 +75,5 @@ def width_of(dtype: str) -> int:
     return FLOAT32 if dtype == "float32" else BFLOAT16
 
 
-def _target_config(config: Config):
-    from transformers import AutoConfig
-
-    target = Path(config.target.path)
-    if not (target / "config.json").is_file():
-        raise ConfigError(f"{target} has no config.json, expected the target's directory. Convert the target, or correct target.path.")
-    try:
-        return AutoConfig.from_pretrained(target, trust_remote_code=config.target.trust_remote_code)
-    except (ValueError, OSError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{target}/config.json can't be used: {reason}. Use a model that this transformers knows.") from None
+def _architecture(config: Config) -> PreTrainedConfig:
+    return read_architecture(Path(config.target.path), config.target.trust_remote_code)

@@ -32,7 +32,7 @@ def print_plan(config: Config, num_ranks: int | None = None) -> None:
         num_ranks: processes that will be started; None: distributed.nproc, else as few as the placement works with.
 
     Raises:
-        ConfigError: the target's directory has no config.json, or the placement leaves a side without a rank.
+        ConfigError: the target's directory holds no usable config.json, or the placement leaves a side without a rank.
     """
     sizings = sizings_of(config, num_ranks)
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_COLUMNS)

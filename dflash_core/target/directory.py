@@ -14,8 +14,20 @@ def read_target_config(directory: Path, trust_remote_code: bool = False) -> PreT
     """config.json of a decoder-only target whose weights are there.
 
     Raises:
+        ConfigError: as `read_architecture`, or no weight files.
+    """
+    config = read_architecture(directory, trust_remote_code)
+    if not any(next(directory.glob(pattern), None) for pattern in WEIGHT_GLOBS):
+        raise ConfigError(f"{directory} holds no weights; expected *.safetensors beside config.json. Complete the download.")
+    return config
+
+
+def read_architecture(directory: Path, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """config.json of a decoder-only target, whether its weights are there or not.
+
+    Raises:
         ConfigError: no such directory, no config.json, a model type transformers doesn't know, an encoder-decoder model,
-            a model without a language-model head, or no weight files.
+            or a model without a language-model head.
     """
     if not directory.is_dir():
         raise ConfigError(f"target.path {directory} is not a directory; expected a model in transformers' format. Correct target.path.")
@@ -30,6 +42,4 @@ def read_target_config(directory: Path, trust_remote_code: bool = False) -> PreT
     if getattr(config, "is_encoder_decoder", False) or not known:
         kind = "an encoder-decoder model" if getattr(config, "is_encoder_decoder", False) else "no causal language model"
         raise ConfigError(f"{directory} holds {config.model_type}, {kind}; expected a decoder-only one. Correct target.path.")
-    if not any(next(directory.glob(pattern), None) for pattern in WEIGHT_GLOBS):
-        raise ConfigError(f"{directory} holds no weights; expected *.safetensors beside config.json. Complete the download.")
     return config
