@@ -6,6 +6,8 @@ import yaml
 
 from dflash_core.config import load_config
 
+from .test_layering import imported
+
 PROJECT = Path(__file__).parent.parent
 STAGES = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
 PARAMS = yaml.safe_load((PROJECT / "params.yaml").read_text())
@@ -41,6 +43,15 @@ def test_training_follows_the_code_that_trains() -> None:
     files = {path.name for path in (PROJECT / "dflash_core/stages").glob("train*.py")} - {"train_launch.py"}
     named = {Path(dep).name for dep in STAGES["train"]["deps"]}
     assert files | {"data", "target", "drafter", "training", "checkpoint", "distributed"} <= named
+
+
+def test_a_proof_follows_the_code_that_it_replays_and_exports_by() -> None:
+    """Everything of the core that the stage's own files import, but constants and the error hierarchy."""
+    deps = [dep.removeprefix("${project}/") for dep in STAGES["prove"]["deps"] if dep.startswith("${project}/")]
+    files = [PROJECT / dep for dep in deps if dep.endswith(".py")]
+    names = {name for file in files for name in imported(file) if name.startswith("dflash_core.")}
+    places = {name.replace(".", "/") for name in names if name.split(".")[1] not in ("config", "errors") and "stages.layout" not in name}
+    assert sorted(place for place in places if not place.startswith(tuple(dep.removesuffix(".py") for dep in deps))) == []
 
 
 def test_every_conversation_file_is_a_dependency() -> None:
