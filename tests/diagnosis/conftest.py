@@ -1,4 +1,4 @@
-"""Fixtures of the diagnosis tests: a log from rows, and the benchmarks as modules."""
+"""What the tests of the diagnosis share: a log from rows."""
 
 import json
 from collections.abc import Callable
@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from dflash_core.diagnosis.diagnose import Diagnosis, diagnose_file
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture

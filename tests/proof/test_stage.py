@@ -1,4 +1,4 @@
-"""The stage: which verdicts stop the chain, what is not proven twice, and what an export says of its checkpoint."""
+"""The stage: which verdicts stop the chain, what is not proven twice, and who is asked for a fresh save."""
 
 import shutil
 from pathlib import Path

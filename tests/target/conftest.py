@@ -1,11 +1,9 @@
 """Tiny random models of each family that the target supports, with the masks, scales and caps that could go wrong."""
 
-import multiprocessing
-import socket
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import forked_ranks
 import pytest
 import torch
 from transformers import (
@@ -111,47 +109,20 @@ def vision_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-RankFunction = Callable[..., object]
-
-
-def _rank(rank: int, world_size: int, port: int, function: RankFunction, arguments: tuple, answers: multiprocessing.Queue) -> None:
-    """What each process does; the traceback is the answer where it fails."""
-    torch.set_num_threads(1)  # a forked OpenMP pool of more than one thread hangs
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
-    try:
-        answers.put((rank, True, function(rank, *arguments)))
-    except BaseException:
-        answers.put((rank, False, traceback.format_exc()))
-        raise
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
 @pytest.fixture
 def on_ranks() -> Callable[..., list]:
     """on_ranks(world_size, function, *arguments): function(rank, *arguments) of each rank of a gloo world, as numpy or plain objects."""
 
-    def run(world_size: int, function: RankFunction, *arguments: object) -> list:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        context = multiprocessing.get_context("fork")
-        answers = context.Queue()
-        ranks = [context.Process(target=_rank, args=(rank, world_size, port, function, arguments, answers)) for rank in range(world_size)]
-        for process in ranks:
-            process.start()
-        try:
-            found = {}
-            for _ in ranks:
-                rank, worked, answer = answers.get(timeout=60)
-                assert worked, f"rank {rank}:\n{answer}"
-                found[rank] = answer
-            for process in ranks:
-                process.join(30)
-                assert process.exitcode == 0
-        finally:
-            for process in ranks:
-                process.kill()
-        return [found[rank] for rank in range(world_size)]
+    def run(world_size: int, function: Callable[..., object], *arguments: object) -> list:
+        return forked_ranks.on_ranks(world_size, _as_rank, function, arguments, timeout_s=60.0)
 
     return run
+
+
+def _as_rank(function: Callable[..., object], arguments: tuple) -> object:
+    """What each process does."""
+    torch.distributed.init_process_group("gloo")
+    answer = function(torch.distributed.get_rank(), *arguments)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return answer

@@ -1,6 +1,5 @@
-"""What the tests of training share: a world in memory, the kill campaign, places and ports."""
+"""What the tests of training share: a world in memory, and the place of a run."""
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,10 +20,3 @@ def unsupervised() -> Callable[..., MemoryWorld]:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "tiny"
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

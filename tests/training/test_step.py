@@ -5,9 +5,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor, multiprocessing
+from forked_ranks import on_ranks
+from torch import Tensor
 from torch.nn import functional
 
 from dflash_core.errors import NonFiniteError
@@ -116,39 +118,29 @@ def test_spec7_08_denominator_invariance_accumulation(world: Callable, objective
     assert_close(apart, whole)
 
 
-def _rank_gradients(rank: int, world_size: int, port: int, make_world: Callable, answers: multiprocessing.Queue) -> None:
+def _rank_gradients(make_world: Callable) -> dict[str, np.ndarray]:
     """What each rank does: its share of rows, the denominator summed over ranks before the forward, gradients summed after."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    torch.distributed.init_process_group("gloo")
     here = make_world()
-    mine = first_batch(here).micro_batches[rank::world_size]
+    mine = first_batch(here).micro_batches[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
     denominator = torch.tensor(sum(here.trainee.objective.denominator(m.mask_BAS) for m in mine), dtype=torch.float64)
     torch.distributed.all_reduce(denominator)
     _, found = gradients(here.trainee, mine, float(denominator))
     for gradient in found.values():
         torch.distributed.all_reduce(gradient)
-    if rank == 0:
-        answers.put({name: gradient.numpy() for name, gradient in found.items()})
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    return {name: gradient.numpy() for name, gradient in found.items()}
 
 
-def test_spec7_08_denominator_invariance(world: Callable, unused_port: int) -> None:
+def test_spec7_08_denominator_invariance(world: Callable) -> None:
     """Two gloo ranks with uneven anchors end with the gradients of one process."""
     here = world()
     micro_batches = first_batch(here).micro_batches
     assert len({int(m.mask_BAS.sum()) for m in micro_batches}) > 1
     _, alone = gradients(here.trainee, micro_batches)
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    ranks = [context.Process(target=_rank_gradients, args=(rank, 2, unused_port, world, answers)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
-    found = {name: torch.from_numpy(value) for name, value in answers.get(timeout=60).items()}
-    for rank in ranks:
-        rank.join(60)
-        assert rank.exitcode == 0
-    assert_close(found, alone)
+    for found in on_ranks(2, _rank_gradients, world, timeout_s=60.0):
+        assert_close({name: torch.from_numpy(value) for name, value in found.items()}, alone)
 
 
 def test_spec7_10_micro_batch_without_anchors_changes_nothing(world: Callable, unsupervised: Callable) -> None:
