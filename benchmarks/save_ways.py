@@ -21,7 +21,7 @@ from dflash_core.training.hooks import Position
 from dflash_core.training.records import SilentLog
 
 LAYERS, WIDTH = 24, 834  # 16.7 M parameters: 200 MB with two moments each
-ROWS = 16
+ROWS = 512  # positions in a micro-batch: 8 rows of 16 anchors, 4 tokens each
 
 
 class Model:

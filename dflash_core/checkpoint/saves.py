@@ -6,7 +6,6 @@ failure within one step, and log what is on disk. A save that falls due while on
 after it. Only the last save of a session is waited for.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from dflash_core.checkpoint.contents import Share
 from dflash_core.checkpoint.retention import Retention, best_name, prune
 from dflash_core.checkpoint.staging import HostBuffers
 from dflash_core.checkpoint.store import CheckpointStore, Committed, Writing
-from dflash_core.checkpoint.writer import BackgroundWriter
+from dflash_core.checkpoint.writer import BESIDE_CORES, BESIDE_GPU, BackgroundWriter
 from dflash_core.config import Config
 from dflash_core.distributed.gradients import Ranks
 from dflash_core.errors import CheckpointError
@@ -73,7 +72,6 @@ class Saves:
         self._parent, self._begun_step = past.digest, past.step
         self._passed_over, self._taus = set(past.passed_over), dict(past.taus)
         self._writer = BackgroundWriter()
-        self._given_up = threading.Event()
         self._flight: _Flight | None = None
         self._due_since: int | None = None
 
@@ -104,20 +102,20 @@ class Saves:
 
     def rescue(self) -> None:
         if self._flight is not None:
+            self._writer.hurry()
             self._writer.join(_RESCUE_S if self._ranks.lockstep else None)
             self.close()
             self._settle(self.news())
 
     def close(self) -> None:
-        self._given_up.set()
+        self._writer.give_up()
         self._writer.join()
 
     def _save_now(self, position: Position) -> None:
-        """Not at low priority: few systems let a thread have its own back."""
-        self._begin(position, nicer_by=0)
+        self._begin(position)
         self._wait()
 
-    def _begin(self, position: Position, **priority: int) -> None:
+    def _begin(self, position: Position) -> None:
         began = time.perf_counter()
         share = self._share(position)
         staged = share and self._buffers.stage(share)
@@ -125,14 +123,14 @@ class Saves:
         self._flight = _Flight(position, position.step - due_since, time.perf_counter() - began)
         self._begun_step = position.step
         if staged is not None:
-            self._writer.start(lambda: self._write(staged), **priority)
+            self._writer.start(lambda: self._write(staged), core_share=BESIDE_GPU if self._buffers.of_gpu else BESIDE_CORES)
 
     def _write(self, share: Share) -> tuple[Committed | None, float]:
         """In the writer's thread."""
         began = time.perf_counter()
         self._buffers.wait()
         origin = dict(self._origin) | {"parent": self._parent}
-        writing = Writing(origin, self._token, self._given_up.is_set, self._config.distributed.timeout_s)
+        writing = Writing(origin, self._token, self._writer.given_up, self._config.distributed.timeout_s)
         committed = self._store.write(share, writing)
         seconds = time.perf_counter() - began
         if committed is not None:
@@ -159,7 +157,7 @@ class Saves:
         """End a flight that all ranks have ended; whether there was one. Errors as `boundary`."""
         writing, failed = news
         if failed:
-            self._given_up.set()
+            self._writer.give_up()
             if self._writer.failed:
                 self._writer.result()
             raise CheckpointError("the checkpoint failed in another rank; the earlier ones are untouched. See that rank's log, then resume.")

@@ -19,6 +19,11 @@ class HostBuffers:
         self._stream: torch.cuda.Stream | None = None
         self._copied: torch.cuda.Event | None = None
 
+    @property
+    def of_gpu(self) -> bool:
+        """What was staged last came from a GPU."""
+        return self._stream is not None
+
     def stage(self, share: Share) -> Share:
         """The same share in the buffers; on a GPU valid after `wait`."""
         tensors = [piece.rows for part in (share.weights, share.moments) for piece in part.values()]

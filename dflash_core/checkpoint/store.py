@@ -71,7 +71,7 @@ class Writing:
 
     origin: Mapping[str, Any]  # goes into the manifest: run, session, parent, ...
     token: str  # of the temporary directory: eight hexadecimal digits, of this session only
-    given_up: Callable[[], bool] = lambda: False
+    given_up: Callable[[], bool] = lambda: False  # asked before each chunk, and free to take its time: the writer's rests
     timeout_s: float = 600.0  # for the shards of other ranks
 
 

@@ -2,6 +2,8 @@
 
 The library's own writer keeps the interpreter lock until the whole file is written, so that a thread that saves beside the
 training would stop it. Here every call on a chunk (write, crc32, sha256) releases the lock.
+What is written is synced and dropped from the page cache as it goes: a file that stays there until one fsync at the end costs
+twice the processor time, for pages that nobody reads, and pushes out the features that the training does read.
 """
 
 import hashlib
@@ -11,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import safe_open
@@ -50,6 +52,7 @@ def write_tensors(path: Path, pieces: Mapping[str, Piece], given_up: Callable[[]
     with path.open("xb") as file:
         os.fchmod(file.fileno(), 0o644)  # whatever the umask: another user's proof or export reads it
         file.write(header)
+        dropped = 0
         for name in names:
             content = hashlib.sha256()
             for chunk in _chunks(raw_bytes(pieces[name].rows)):
@@ -58,6 +61,8 @@ def write_tensors(path: Path, pieces: Mapping[str, Piece], given_up: Callable[[]
                 file.write(chunk)
                 content.update(chunk)
                 size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+                if size - dropped >= _CHUNK_BYTES:
+                    dropped = _sync_and_drop(file, size)
             lines.append(line_of(name, pieces[name], content.hexdigest()))
         file.flush()
         os.fsync(file.fileno())
@@ -102,6 +107,13 @@ def _header(pieces: Mapping[str, Piece]) -> bytes:
     text = json.dumps(tree).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def _sync_and_drop(file: BinaryIO, size: int) -> int:
+    os.fsync(file.fileno())
+    if hasattr(os, "posix_fadvise"):  # not on macOS
+        os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_DONTNEED)
+    return size
 
 
 def _chunks(raw: memoryview) -> Iterator[memoryview]:

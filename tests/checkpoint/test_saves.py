@@ -1,6 +1,5 @@
 """Saves beside the loop: one in flight, put off, loud, never torn; and a loop that saves computes what one that doesn't does."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -211,22 +210,42 @@ def test_buffers_are_kept_and_hold_what_was_staged_last() -> None:
     assert second.weights["w"].rows.sum() == 6
 
 
-def test_the_writer_has_a_low_priority_until_somebody_waits_for_it_and_the_loop_keeps_its_own() -> None:
-    writer, before, go = BackgroundWriter(), os.getpriority(os.PRIO_PROCESS, 0), threading.Event()
-    seen = []
+def test_the_writer_takes_its_share_of_a_core_until_somebody_waits_for_it() -> None:
+    writer, half = BackgroundWriter(), threading.Event()
 
-    def work() -> None:
-        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        go.wait(5)
-        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    def work() -> float:
+        began = time.perf_counter()
+        for number in range(6):
+            while time.thread_time() < 0.004 * (number + 1):
+                pass
+            writer.given_up()
+            if number == 2:
+                half.set()
+        return time.perf_counter() - began
 
-    writer.start(work)
-    while not seen:
-        time.sleep(0.001)
-    writer.hurry()
-    go.set()
+    for hurried in (False, True):
+        half.clear()
+        writer.start(work, core_share=0.1)
+        if hurried:
+            assert half.wait(5)
+            began = time.perf_counter()
+            writer.hurry()
+        writer.join(5)
+        took = writer.result()
+        if not hurried:
+            assert took >= 6 * 0.036
+    assert time.perf_counter() - began < 5 * 0.036 and took >= 3 * 0.036
+
+
+def test_a_writer_that_is_called_off_ends_its_rest_and_tells_the_job() -> None:
+    writer = BackgroundWriter()
+
+    def work() -> bool:
+        while time.thread_time() < 0.004:
+            pass
+        return writer.given_up()
+
+    writer.start(work, core_share=1e-9)
+    writer.give_up()
     writer.join(5)
-    low = min(19, before + 10)
-    # Only root, or a limit on nice, lets a thread have its priority back.
-    assert seen[0] == low and seen[1] in (low, before) and (os.geteuid() or seen[1] == before)
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before and writer.result() is None
+    assert writer.result() is True

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from dflash_core.checkpoint import saves, writer
 from dflash_core.checkpoint.contents import Contents
 from dflash_core.checkpoint.resume import RunDirectory, find_prior_run
 from dflash_core.checkpoint.save_request import ask_for_save, take_request
 from dflash_core.checkpoint.saves import Past, Saves
 from dflash_core.checkpoint.snapshot import check_identity, restore, take_share
 from dflash_core.checkpoint.staging import HostBuffers
-from dflash_core.checkpoint.writer import BackgroundWriter
 from dflash_core.distributed.gradients import Alone
 from dflash_core.errors import CheckpointError, ConfigError, IdentityError, NonFiniteError, Stopped
 from dflash_core.training.batches import batches, total_steps
@@ -215,15 +215,15 @@ def test_a_signal_beside_a_finding_is_the_reason_that_is_told_and_logged(world: 
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_save_that_is_waited_for_begins_at_the_loops_own_priority(world: Callable, run_dir: Path, monkeypatch: pytest.MonkeyPatch, wait: bool) -> None:
-    """Saves at 3, and at 4, where a signal comes."""
-    begun, start = [], BackgroundWriter.start
-    monkeypatch.setattr(BackgroundWriter, "start", lambda writer, work, **how: (begun.append(how), start(writer, work, **how))[1])
+def test_a_save_that_is_waited_for_does_not_rest(world: Callable, run_dir: Path, monkeypatch: pytest.MonkeyPatch, wait: bool) -> None:
+    """Saves at 3, and at 4, where a signal comes: a save that rested would take an hour."""
+    monkeypatch.setattr(writer, "_WORTH_A_REST_S", 0.0)
+    monkeypatch.setattr(saves, "BESIDE_CORES", 1e-9)
     session = Session(RunDirectory(run_dir), world(checkpoint={"wait": wait}))
     session.on_features = interrupt_at(4, session.world, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped):
         session.run()
-    assert begun == [{"nicer_by": 0} if wait else {}, {"nicer_by": 0}]
+    assert session.directory.store.names() == ("step-00000003", "step-00000004")
 
 
 def test_a_signal_in_the_middle_of_a_save_is_answered_by_a_save_of_its_own(world: Callable, run_dir: Path) -> None:
