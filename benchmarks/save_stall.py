@@ -93,6 +93,7 @@ def measure_stall(directory: Path, n: int, draw: random.Random) -> dict[str, Any
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(n):
         for name in draw.sample(list(ways), len(ways)):
+            model.micro_batch()  # a save comes in the middle of work: cores that have slept copy at a fifth of their speed
             taken[name].append(timed(ways[name]))
             if name == "ours":
                 ours.settle()
