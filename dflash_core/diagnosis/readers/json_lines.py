@@ -6,9 +6,10 @@ it refuses (a torn line, a bare NaN, a number where text was) is read line by li
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pyarrow.json as arrow_json
 from dflash_core.diagnosis.columns import role_of
 from dflash_core.diagnosis.table import Column, Table, columns_of
 
-BLOCK_BYTES = 1 << 24
+# Blocks of 16 MB take half as long again: what a block needs of memory is fresh each time, and fits no cache.
+BLOCK_BYTES = 1 << 22
 # Below this, one line at a time takes under half a second, and nothing has to be guessed.
 SMALL_BYTES = 1 << 22
 # A 32-bit number in Arrow; a longer line it refuses.
@@ -31,59 +33,58 @@ PARSERS = 2
 WORDS = ("kind", "run_id", "run_name", "run", "what")
 # Parts of our records that describe the whole run or a file, not a step.
 NOT_NUMBERS = ("config", "identity", "versions")
-_Part = tuple[dict[str, Column], dict[str, np.ndarray], np.ndarray]  # columns, words, line numbers of a block
+_Part = tuple[dict[str, Column], dict[str, np.ndarray], np.ndarray]  # columns, words, lines of a block
 
 
 def read_json_lines(path: Path) -> Table:
     """The table of a JSONL file."""
-    unread: dict[str, int] = {}
     schema = _schema(path) if path.stat().st_size > SMALL_BYTES else None
-    parts: list[_Part] = []
     with ThreadPoolExecutor(PARSERS) as pool:
-        for group in _groups(path):  # a few blocks at a time: the whole file may not fit into memory
-            quick = list(pool.map(lambda b: _fast(*b, schema) if schema else None, group))
-            parts += [part or _slow(*block, unread) for part, block in zip(quick, group, strict=True)]
-    return _joined(parts, unread)
+        blocks = list(pool.map(lambda ends: _read_block(path, *ends, schema), pairwise(_cuts(path))))
+    unread: Counter[str] = Counter()
+    parts, first_line = [], 1
+    for columns, words, lines, num_lines, missed in blocks:
+        parts.append((columns, words, first_line + lines))
+        first_line += num_lines
+        unread += missed
+    return _joined(parts, dict(unread))
 
 
-def _groups(path: Path) -> Iterator[list[tuple[bytes, int]]]:
-    """Blocks with the number of their first line, some at a time."""
-    line = 1
-    blocks = _blocks(path)
-    while pieces := list(islice(blocks, PARSERS)):
-        group = []
-        for piece in pieces:
-            group.append((piece, line))
-            line += piece.count(b"\n")
-        yield group
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    """Pieces of whole lines."""
-    rest = b""
+def _cuts(path: Path) -> list[int]:
+    """Where blocks of whole lines begin, and where the last one ends; a torn last line is a block of its own."""
+    size, cuts = path.stat().st_size, [0]
     with path.open("rb") as file:
-        while piece := file.read(BLOCK_BYTES):
-            cut = piece.rfind(b"\n") + 1
-            if not cut:
-                rest += piece
-                continue
-            yield rest + piece[:cut]
-            rest = piece[cut:]
-    if rest:
-        yield rest
+        while cuts[-1] < size:
+            file.seek(cuts[-1] + BLOCK_BYTES)
+            while (piece := file.read(1 << 16)) and b"\n" not in piece:
+                pass
+            cuts.append(min(size, file.tell() - len(piece) + piece.find(b"\n") + 1 if piece else size))
+        file.seek(cuts[-2] if len(cuts) > 1 else 0)
+        torn = file.tell() + file.read().rfind(b"\n") + 1
+    return sorted({*cuts, torn})
 
 
-def _slow(block: bytes, first_line: int, unread: dict[str, int]) -> _Part:
+def _read_block(path: Path, begin: int, end: int, schema: pa.Schema | None) -> tuple[*_Part, int, Counter[str]]:
+    """A block's rows with their lines counted from 0, the number of its lines, and what couldn't be read."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        block = file.read(end - begin)
+    unread: Counter[str] = Counter()
+    part = (schema and _fast(block, schema)) or _slow(block, unread)
+    return *part, block.count(b"\n"), unread
+
+
+def _slow(block: bytes, unread: Counter[str]) -> _Part:
     """The plain reference: one line at a time."""
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
-    for number, line in enumerate(block.split(b"\n"), start=first_line):
+    for number, line in enumerate(block.split(b"\n")):
         line = line.strip(b" \t\r\x00")
         if not line:
             continue
         row = parsed(line)
         if row is None:
-            unread["lines that are no JSON object"] = unread.get("lines that are no JSON object", 0) + 1
+            unread["lines that are no JSON object"] += 1
             continue
         rows.append(row)
         lines.append(number)
@@ -148,7 +149,7 @@ def _sampled(path: Path) -> Iterator[bytes]:
             yield from lines[1 if place else 0 : SAMPLE_LINES]
 
 
-def _fast(block: bytes, first_line: int, schema: pa.Schema) -> _Part | None:
+def _fast(block: bytes, schema: pa.Schema) -> _Part | None:
     """Arrow's reading of a block; None where it refuses, or where it can't tell a null from a missing name."""
     parsing = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     # One piece, without the parser's own threads: a third less time than pieces of its usual 1 MB.
@@ -172,7 +173,7 @@ def _fast(block: bytes, first_line: int, schema: pa.Schema) -> _Part | None:
         # Of our own records those of kind step have every field, so that a null there is a number that isn't finite.
         present = ~null if ours is None else ~null | ours
         columns[name] = Column(values=values, present=present & ~((name == "epoch") & null))
-    return columns, words, np.arange(first_line, first_line + table.num_rows, dtype=np.int64)
+    return columns, words, np.arange(table.num_rows, dtype=np.int64)
 
 
 def _strings(column: pa.ChunkedArray) -> np.ndarray:
