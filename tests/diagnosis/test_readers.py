@@ -1,5 +1,6 @@
 """Every form of log gives the same series, and what can't be used is counted, not fatal."""
 
+import itertools
 import json
 import struct
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dflash_core.diagnosis.columns import role_of
@@ -128,6 +131,20 @@ def test_fast_and_plain_reading_agree(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in fast.columns:
         np.testing.assert_allclose(fast.columns[name].values, plain.columns[name].values, err_msg=name)
         np.testing.assert_array_equal(fast.columns[name].present, plain.columns[name].present, err_msg=name)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(st.integers(0, 40), max_size=12), torn=st.integers(0, 40), block_bytes=st.integers(1, 50))
+def test_blocks_are_whole_lines_and_a_torn_last_line_is_one_of_its_own(tmp_path: Path, lines: list[int], torn: int, block_bytes: int) -> None:
+    content = b"".join(b"x" * length + b"\n" for length in lines) + b"x" * torn
+    (tmp_path / "log").write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_lines, "BLOCK_BYTES", block_bytes)
+        cuts = json_lines._cuts(tmp_path / "log")
+    blocks = [content[begin:end] for begin, end in itertools.pairwise(cuts)]
+    assert b"".join(blocks) == content and all(blocks)
+    assert all(block.endswith(b"\n") for block in (blocks[:-1] if torn else blocks))
+    assert not torn or blocks[-1] == b"x" * torn
 
 
 def step_record(i: int) -> StepRecord:
