@@ -164,7 +164,7 @@ def kill_once(workspace: Path, moments: random.Random, from_step: int, start: St
 def wait_for_moment(process: Process, workspace: Path, aim: str, from_step: int) -> None:
     """Until `from_step` is logged, and then for what is aimed at."""
     store = RunDirectory(workspace / "runs" / "killed").store
-    wait_until(lambda: last_step(workspace) >= from_step, process, workspace)
+    wait_until(lambda: last_step(workspace) >= from_step, process, workspace)  # at once where that is 0: the interpreter still starts
     newest = store.names()[-1:]
     events = {"save": lambda: any(store.root.glob("*.tmp-*")), "record": lambda: store.names()[-1:] != newest, "step": lambda: True}
     wait_until(events[aim], process, workspace)
@@ -197,6 +197,8 @@ def last_step(workspace: Path) -> int:
 def what_was_hit(workspace: Path) -> tuple[int, str]:
     """Newest committed step, and the state that the dead process left."""
     directory = RunDirectory(workspace / "runs" / "killed")
+    if not directory.log_path.exists():
+        return 0, "before the log"
     names = directory.store.names()
     leftovers = sorted(path.name.split(".")[1].split("-")[0] for path in directory.store.root.glob("step-*.*-*"))
     records = read_log(directory.log_path)
