@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dflash_core.diagnosis.correlate import explained_by
+from dflash_core.diagnosis.correlate import TOUCHING, explained_by
 from dflash_core.diagnosis.evidence import Cause, Evidence, at_restart
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.view import FEW, View
@@ -58,8 +58,8 @@ def _spacing(view: View) -> float:
 
 def _optimizer_state(e: Evidence) -> Cause | None:
     at = e.refined.spikes_at
-    kinds = [k for k in ("checkpoint", "resume", "reset") if k in at and at[k].holds]
-    spikes = [f for f in e.of("loss_spike") if any(f.detail.get("after_" + k) is not None for k in ("checkpoint", "resume", "reset"))]
+    kinds = [k for k in TOUCHING if k in at and at[k].holds]
+    spikes = [f for f in e.of("loss_spike") if any(f.detail.get("after_" + k) is not None for k in TOUCHING)]
     if not kinds:
         return _one_reset(e)
     kind = min(kinds, key=lambda k: at[k].chance)
@@ -71,9 +71,11 @@ def _optimizer_state(e: Evidence) -> Cause | None:
     if swings:
         evidence.append(f"between two peaks the loss is back at {_lowest_between(e.view, swings[0]):.3g}: the weights were not lost")
     against = ("a loss that is far too high on the first line would mean lost weights; it is not",) if at[kind].delay_rows >= 1 else ()
+    against += ("no checkpoint is known there: give their steps (--events checkpoint=...)",) if kind == "gap" else ()
     against += (f"the {rival} events explain the spikes as well",) if rival else ()
     advice = "Save and restore moments and step counts; replay from the checkpoint before the spike and compare with the log, step by step."
-    confidence = SIGNATURE if not rival and (swings or at[kind].delay_rows >= 1) else BETTER if not rival else HINT
+    signed = kind != "gap" and (swings or at[kind].delay_rows >= 1)
+    confidence = SIGNATURE if not rival and signed else BETTER if not rival else HINT
     return Cause("optimizer_state", confidence, tuple(evidence), against, advice)
 
 
@@ -110,12 +112,13 @@ def _batches(e: Evidence) -> Cause | None:
         evidence = (f"right after the resume the loss drops, and returns: {dips[0].text}", "seen samples give a lower loss")
         confidence = HINT if few else SIGNATURE
         return Cause("batches_repeated_or_lost", confidence, evidence, (f"only {few} lines",) if few else (), "Compare the sample ids before and after the resume.")
-    gaps = [f for f in e.of("step_gap") if f.detail.get("after_checkpoint") is not None]
+    at_gaps = e.refined.spikes_at.get("gap")
+    gaps = [f for f in e.of("step_gap") if f.detail.get("after_checkpoint") is not None or (at_gaps and at_gaps.holds)]
     if not gaps:
         return None
     missing = ", ".join(f"{f.detail['missing']:g}" for f in gaps[:6])
     spikes = [f for f in e.of("loss_spike") if f.severity == "fault"]
-    evidence = (f"no step is logged after {len(gaps)} checkpoints ({missing} steps): the save blocked the loop, or those batches were lost",)
+    evidence = (f"no step is logged {'in' if at_gaps else 'after'} {len(gaps)} {'places' if at_gaps else 'checkpoints'} ({missing} steps): the save blocked the loop, or those batches were lost",)
     against = () if spikes else ("the loss shows nothing there",)
     advice = "Log the sample range of each step; a save should copy and go on."
     return Cause("batches_repeated_or_lost", 0.6 if spikes else HINT, evidence, against, advice)

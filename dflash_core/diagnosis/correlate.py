@@ -11,6 +11,8 @@ from dflash_core.diagnosis.log import Log
 
 # "At" an event: its own line or one of the next two. A fault of the optimizer's state shows from the second step on.
 NEAR_ROWS = 3
+# Events that touch the state of a run. A gap in the steps stands for a save where no checkpoint is known, see events.with_gaps.
+TOUCHING = ("checkpoint", "resume", "reset", "gap")
 # Chance under which findings are said to come at the events, and how many events at least: one is a coincidence.
 CHANCE = 0.01
 LEAST_EVENTS = 2

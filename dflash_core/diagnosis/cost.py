@@ -18,11 +18,12 @@ class Cost:
 
 def cost(e: Evidence) -> Cost:
     """Steps during which the run was not where it had been, not logged, or done again; their tokens where logged."""
-    steps = 0.0
+    steps, at_gaps = 0.0, e.refined.spikes_at.get("gap")
+    gaps_hurt = at_gaps is not None and at_gaps.holds
     for f in e.refined.findings:
         if f.kind == "loss_spike" and f.severity == "fault":
             steps += f.detail["recovery_steps"] or 0.0
-        elif f.kind == "step_gap" and f.detail.get("after_checkpoint") is not None:
+        elif f.kind == "step_gap" and (f.detail.get("after_checkpoint") is not None or gaps_hurt):
             steps += f.detail["missing"]
         elif f.kind in ("resume_replay", "aborted_start", "instability_episode") or f.kind == "nonfinite" and f.severity == "fault":
             steps += f.detail["last"] - f.detail["first"] + _usual_step(e.view)

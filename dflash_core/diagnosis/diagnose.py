@@ -8,7 +8,7 @@ import numpy as np
 from dflash_core.diagnosis.causes import rank
 from dflash_core.diagnosis.cost import Cost, cost
 from dflash_core.diagnosis.detectors import ALL
-from dflash_core.diagnosis.events import Events, parse_events, placed
+from dflash_core.diagnosis.events import Events, parse_events, placed, with_gaps
 from dflash_core.diagnosis.evidence import Cause, Evidence
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.log import Log, log_from
@@ -93,9 +93,11 @@ def _bounded(log: Log) -> Log:
 def _diagnose(raw: Log, events: Events, source: str, alarm: float) -> Diagnosis:
     ordered = timeline(raw)
     view = View(ordered.log, placed(events, ordered.log), alarm)
-    findings = [*ordered.findings, *step_gaps(ordered.log, view.events.of("checkpoint"))]
+    gaps = step_gaps(ordered.log, view.events.of("checkpoint"))
+    findings = [*ordered.findings, *gaps]
     for detector in ALL:
         findings += detector(view)
+    view = replace(view, events=with_gaps(view.events, [f.detail["resumes_at"] for f in gaps if f.kind == "step_gap"]))
     refined = refine(view, findings)
     evidence = Evidence(view, refined)
     causes = rank(evidence)

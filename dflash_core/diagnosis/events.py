@@ -1,7 +1,7 @@
 """When things happened beside the steps: checkpoints, resumes, evaluations, epochs, resets; told, recorded or inferred."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +163,17 @@ def placed(events: Events, log: Log) -> Events:
         if len(found) and kind not in events.told:
             steps[kind] = found
     return Events(steps=steps, told=events.told, unplaced=events.unplaced)
+
+
+def with_gaps(events: Events, after: list[float]) -> Events:
+    """Gaps in the steps as events, where no checkpoint is known: a save that blocks the loop leaves one.
+
+    Args:
+        after: the first step after each gap.
+    """
+    if len(after) < 2 or "checkpoint" in events.steps or "checkpoint" in events.unplaced:
+        return events
+    return replace(events, steps=events.steps | {"gap": np.array(after)})
 
 
 def _every(period: float, first: float, last: float) -> np.ndarray:

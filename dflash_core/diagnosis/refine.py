@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_core.diagnosis.correlate import NEAR_ROWS, Association, associate, event_rows, explained_by
+from dflash_core.diagnosis.correlate import NEAR_ROWS, TOUCHING, Association, associate, event_rows, explained_by
 from dflash_core.diagnosis.detectors.spikes import HIGH_ROWS, LONG_ROWS
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.view import FEW, View
@@ -23,7 +23,6 @@ class Refined:
 
     findings: tuple[Finding, ...]
     spikes_at: dict[str, Association]
-    gaps_at: dict[str, Association]
 
 
 def refine(view: View, findings: list[Finding]) -> Refined:
@@ -34,11 +33,10 @@ def refine(view: View, findings: list[Finding]) -> Refined:
     spikes = [f for f in findings if f.kind == "loss_spike" and not _passing(f, findings)]
     spikes = spikes or [f for f in findings if f.kind == "loss_spike"]
     spikes_at = associate(view.log, view.events, spikes)
-    gaps_at = associate(view.log, view.events, [f for f in findings if f.kind == "step_gap"])
     findings = [_graded(view, f, spikes_at) if f.kind == "loss_spike" else f for f in findings]
     findings = [_at_event(view, f) if f.kind in ("level_shift", "drop_then_return") else f for f in findings]
     findings += _outlier(view, findings)
-    return Refined(tuple(sorted(findings, key=lambda f: (f.step, f.kind))), spikes_at, gaps_at)
+    return Refined(tuple(sorted(findings, key=lambda f: (f.step, f.kind))), spikes_at)
 
 
 def _passing(spike: Finding, findings: list[Finding]) -> bool:
@@ -130,7 +128,7 @@ def _unless_smooth(findings: list[Finding]) -> list[Finding]:
 def _graded(view: View, spike: Finding, at: dict[str, Association]) -> Finding:
     """A spike is a fault at events that repeat it, or when it stays, or when it takes long; otherwise it is a batch."""
     rows = spike.detail["recovery_rows"]
-    saves = [k for k in ("checkpoint", "resume", "reset") if k in at and at[k].holds and explained_by(at, k) is None]
+    saves = [k for k in TOUCHING if k in at and at[k].holds and explained_by(at, k) is None]
     for kind in saves:
         event = _event_before(view, kind, spike.index)
         if event is not None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_core.diagnosis.correlate import explained_by
+from dflash_core.diagnosis.correlate import TOUCHING, explained_by
 from dflash_core.diagnosis.evidence import Cause, Evidence
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.robust import MEDIAN_ERROR
@@ -69,11 +69,12 @@ def _broken(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
 def _reset(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
     at = e.refined.spikes_at
     spikes = [f for f in e.of("loss_spike") if f.severity == "fault"]
-    for kind in ("checkpoint", "resume", "reset"):
+    for kind in TOUCHING:
         if kind in at and at[kind].holds and explained_by(at, kind) is None and spikes and not e.diverged:
             highest = max(spikes, key=lambda f: f.size)
             ratio = f"×{highest.detail['ratio']:.1f}" if highest.detail["ratio"] else f"{highest.size:.0f} sigma"
-            return "checkpoint_reset", f"The loss jumps ({ratio}) right after the {kind}s: {at[kind].told()}."
+            where = f"the {kind}s" if kind != "gap" else "gaps in the steps, such as a save leaves that blocks the loop"
+            return "checkpoint_reset", f"The loss jumps ({ratio}) right after {where}: {at[kind].told()}."
     for f in e.of("level_shift", "loss_spike", "drop_then_return"):
         place = f.detail.get("after_resume")
         if place is not None and f.severity != "note" and not f.detail.get("few_lines"):

@@ -71,6 +71,24 @@ def test_spikes_at_two_of_two_checkpoints_are_named(diagnose: Diagnose) -> None:
     assert all(f.detail["after_checkpoint"] in (500, 900) for f in result.findings if f.kind == "loss_spike")
 
 
+def without(rows: list[dict[str, float]], *gaps: tuple[int, int]) -> list[dict[str, float]]:
+    return [row for row in rows if not any(first <= row["step"] <= last for first, last in gaps)]
+
+
+def test_spikes_after_gaps_point_to_saves_that_nobody_told_of(diagnose: Diagnose) -> None:
+    rows = without(spiky([501, 901]), (481, 500), (885, 900))
+    result = diagnose(rows)
+    assert result.verdict.word == "checkpoint_reset" and "gaps in the steps" in result.verdict.sentence
+    assert {c.cause for c in result.causes[:2]} == {"batches_repeated_or_lost", "optimizer_state"}
+    assert max(c.confidence for c in result.causes) < 0.7
+    assert diagnose(rows, "checkpoint=480,884").causes[0].confidence >= 0.7
+
+
+@pytest.mark.parametrize("places", [[501, 731], [611, 731]])
+def test_gaps_with_spikes_elsewhere_point_to_nothing(diagnose: Diagnose, places: list[int]) -> None:
+    assert diagnose(without(spiky(places), (481, 500), (885, 900))).verdict.word != "checkpoint_reset"
+
+
 def test_one_coincidence_is_not_called(diagnose: Diagnose) -> None:
     result = diagnose(spiky([501, 731]), "checkpoint=500,900")
     assert result.verdict.word != "checkpoint_reset"
