@@ -100,6 +100,14 @@ def bucket(params: Params = DEFAULT_PARAMS) -> None:
     typer.echo(stage.run(_config(params)))
 
 
+@app.command("check-data", epilog=_example("check-data"))
+def check_data(params: Params = DEFAULT_PARAMS) -> None:
+    """Expectations on conversations, tokens and plan; exit 3 with the bad rows' ids where one doesn't hold."""
+    from dflash_core.stages import check_data as stage
+
+    typer.echo(stage.run(_config(params)))
+
+
 @app.command(epilog=_example("features"))
 def features(params: Params = DEFAULT_PARAMS) -> None:
     """The target's hidden states on disk, where training.feature_source is "cached"; a partial cache is completed."""

@@ -37,6 +37,7 @@ def train_drafter(
     with in_use(place.root), tracked(place) as tracker:
         run_stage(place, "prepare", force)
         run_stage(place, "bucket", force)
+        run_stage(place, "check-data", force)
         run_stage(place, "features", force)
         train(place, tracker, force)
         prove(place, tracker, force)

@@ -157,11 +157,13 @@ def _resolved(config: Config, base: Path) -> Config:
     data = config.data.model_copy(update={"conversations": conversations})
     init_from = config.drafter.init_from
     drafter = config.drafter.model_copy(update={"init_from": None if init_from is None else os.path.abspath(base / init_from)})
-    return config.model_copy(update={"project": str(PROJECT), "target": target, "data": data, "drafter": drafter})
+    reference = config.data_gate.reference
+    gate = config.data_gate.model_copy(update={"reference": None if reference is None else os.path.abspath(base / reference)})
+    return config.model_copy(update={"project": str(PROJECT), "target": target, "data": data, "data_gate": gate, "drafter": drafter})
 
 
 def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str, Any]:
-    """Name code files and conversation files one by one, and the drafter that training starts from where there is one.
+    """Name code files and conversation files one by one, the drafter that training starts from and the gate's reference where there are.
 
     DVC's ignore file doesn't reach outside the workspace, so a directory of code would count its __pycache__ and never
     be up to date; and it can interpolate neither a list nor null.
@@ -179,6 +181,8 @@ def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str,
     if config.drafter.init_from is not None:
         for name in ("features", "train"):
             declaration["stages"][name]["deps"].append(config.drafter.init_from)
+    if config.data_gate.reference is not None:
+        declaration["stages"]["check-data"]["deps"].append(config.data_gate.reference)
     return declaration
 
 

@@ -11,8 +11,8 @@ from dflash_core import cli
 from dflash_core.errors import DataError, DflashError, GateError, Stopped
 
 PROJECT = Path(__file__).resolve().parent.parent
-HEAVY = ("torch", "transformers", "yaml", "numpy", "pyarrow", "prefect", "mlflow", "dvc", "matplotlib")
-COMMANDS = ("prepare", "bucket", "features", "train", "resume", "prove", "evaluate", "export", "report", "regenerate", "convert", "doctor")
+HEAVY = ("torch", "transformers", "yaml", "numpy", "pyarrow", "prefect", "mlflow", "dvc", "matplotlib", "pandas", "great_expectations")
+COMMANDS = ("prepare", "bucket", "check-data", "features", "train", "resume", "prove", "evaluate", "export", "report", "regenerate", "convert", "doctor")
 VALID = "target: {path: nowhere}\ndata: {conversations: [nothing.jsonl]}\n"
 
 
@@ -40,7 +40,7 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
-    assert set(COMMANDS) <= set(re.findall(r"\w+", capsys.readouterr().out))
+    assert set(COMMANDS) <= set(re.findall(r"[\w-]+", capsys.readouterr().out))
 
 
 @pytest.mark.parametrize("arguments", [["nope"], ["train", "--nope"], ["export"], []], ids=["command", "option", "missing", "none"])

@@ -33,6 +33,11 @@ def test_every_code_dependency_exists() -> None:
     assert [dep for dep in sorted(code) if not (PROJECT / dep.removeprefix("${project}/")).exists()] == []
 
 
+def test_nothing_is_made_of_data_that_the_gate_has_not_passed() -> None:
+    assert STAGES["check-data"]["outs"] == ["build/data_gate"]
+    assert {name for name, stage in STAGES.items() if "build/data_gate/passed.json" in stage["deps"]} == {"features", "train"}
+
+
 def test_an_evaluation_follows_the_code_that_decodes() -> None:
     """A finished run gives the same build/drafter again, so a change of Drafter.propose would not reach evaluate by way of train."""
     assert {f"${{project}}/dflash_core/{part}" for part in ("evaluation", "drafter", "target")} <= set(STAGES["evaluate"]["deps"])

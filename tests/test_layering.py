@@ -16,6 +16,7 @@ ALLOWED = {
     "data": INPUTS,
     "target": INPUTS,
     "drafter": INPUTS,
+    "data_gate": BASE | {"data", "data_gate"},
     "distributed": INPUTS | {"distributed"},
     "training": INPUTS | {"distributed", "training"},
     "checkpoint": INPUTS | {"distributed", "training", "checkpoint"},
@@ -23,7 +24,7 @@ ALLOWED = {
     "evaluation": INPUTS | {"training", "checkpoint", "evaluation"},
     "report": INPUTS | {"training", "checkpoint", "proof", "evaluation", "report", "stages.layout"},
     "diagnosis": {"errors", "diagnosis"},
-    "stages": INPUTS | {"distributed", "training", "checkpoint", "proof", "evaluation", "report", "launcher", "diagnosis", "stages"},
+    "stages": INPUTS | {"data_gate", "distributed", "training", "checkpoint", "proof", "evaluation", "report", "launcher", "diagnosis", "stages"},
     "launcher": BASE | {"launcher"},
     "doctor": BASE,
     "plan_estimate": INPUTS | {"distributed", "training", "checkpoint", "evaluation", "stages.layout"},
@@ -37,11 +38,14 @@ ALLOWED = {
 IMPORTERS = {
     "mlflow": ("tasks/tracking.py",),
     "dvc": ("tasks/dvc_stages.py",),
-    "great_expectations": ("tasks/",),
+    "great_expectations": ("dflash_core/data_gate/suites.py", "dflash_core/data_gate/validate.py"),
+    "pandas": ("dflash_core/data_gate/",),
     "prefect": ("tasks/", "flows/"),
     "matplotlib": ("dflash_core/report/figures.py",),
     # The last reads chat templates, which are jinja2.
-    "jinja2": ("dflash_core/report/page.py", "dflash_core/diagnosis/page.py", "dflash_core/data/template.py"),
+    "jinja2": (
+        "dflash_core/report/page.py", "dflash_core/diagnosis/page.py", "dflash_core/data_gate/page.py", "dflash_core/data/template.py",
+    ),
 }
 HEAVY = {"torch", "transformers", "great_expectations", "mlflow", "pyarrow", "pandas"}
 

@@ -51,16 +51,17 @@ def read_conversations(path: Path, seen: dict[str, str] | None = None) -> Iterat
     """
     seen = {} if seen is None else seen
     for record in read_records(path):
-        conversation = _conversation(record)
+        conversation = conversation_of(record)
+        check_order(conversation.turns, conversation.where)
         if record.row.get("id") is not None:
             _refuse_repeated_id(conversation, seen)
         yield conversation
 
 
-def _conversation(record: Record) -> Conversation:
+def conversation_of(record: Record) -> Conversation:
+    """One raw row as a conversation, whatever the order of its turns. Raises DataError as `turns_of`, or for a wrong id, split or flag."""
     row, where = record.row, record.where
     turns = turns_of(row, where)
-    _check_order(turns, where)
     return Conversation(
         sample_id=_sample_id(row.get("id"), turns, where),
         category=_category(row.get("category"), where),
@@ -80,7 +81,8 @@ def _refuse_repeated_id(conversation: Conversation, seen: dict[str, str]) -> Non
         )
 
 
-def _check_order(turns: tuple[Turn, ...], where: str) -> None:
+def check_order(turns: tuple[Turn, ...], where: str) -> None:
+    """Raise DataError unless user and assistant alternate, the user first and the assistant last, a system turn only before them."""
     rest = turns[1:] if turns and turns[0].role == "system" else turns
     if not rest:
         raise DataError(f"{where} has no user turn, expected a user turn with its answer. Drop the row.")

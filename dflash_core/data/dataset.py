@@ -6,6 +6,7 @@ N rows of the split, T tokens of a row.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,6 +162,11 @@ class Dataset:
     def sample_id(self, row: int) -> str:
         """Id of one row, without reading its tokens."""
         return self._table["sample_id"][row].as_py()
+
+    def slices(self, num_rows: int) -> Iterator[pyarrow.Table]:
+        """All rows in their order, so many at a time."""
+        for first in range(0, len(self), num_rows):
+            yield self._table.slice(first, num_rows)
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
         """How often each id occurs in this split: int64 [max(vocab_size, largest id + 1)]."""

@@ -50,7 +50,7 @@ def write_plan(config: Config, prepared_dir: Path, out_dir: Path) -> PlanManifes
     """
     dataset = Dataset.open(prepared_dir, "train")
     check_target(dataset, config.target.path)
-    manifest = _manifest(config, dataset, BatchPlan(dataset.lengths, config.bucket, config.training.seed))
+    manifest = describe_plan(config, dataset, BatchPlan(dataset.lengths, config.bucket, config.training.seed))
     with replaced_directory(out_dir) as directory:
         text = json.dumps(dataclasses.asdict(manifest), indent=2, sort_keys=True) + "\n"
         (directory / MANIFEST).write_text(text, encoding="utf-8")
@@ -108,7 +108,8 @@ def _identity(config: Config, dataset: Dataset) -> dict[str, object]:
     }
 
 
-def _manifest(config: Config, dataset: Dataset, plan: BatchPlan) -> PlanManifest:
+def describe_plan(config: Config, dataset: Dataset, plan: BatchPlan) -> PlanManifest:
+    """The manifest of this plan."""
     stats = padding_stats(dataset.lengths, config.bucket.multiple)
     per_step = [len(plan.step_number(number).micro_batches) for number in range(plan.steps_per_epoch)]
     return PlanManifest(

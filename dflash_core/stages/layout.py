@@ -4,6 +4,7 @@ from pathlib import Path
 
 PREPARED = Path("build/prepared")
 PLAN = Path("build/plan")
+DATA_GATE = Path("build/data_gate")
 FEATURES = Path("build/features")
 DRAFTER = Path("build/drafter")
 TRAIN_POINTER = Path("build/train.json")

@@ -17,6 +17,7 @@ SETTINGS = {
     "target": {"path": "target", "dtype": "float32"},
     "data": {"conversations": ["conversations.jsonl"], "max_length": 96},
     "bucket": {"multiple": 32, "tokens_per_step": 512, "tokens_per_microbatch": 512},
+    "data_gate": {"min_rows": 40},
     "drafter": {"num_layers": 1, "block_size": 4, "num_features": 2},
     "training": {"epochs": 1, "max_steps": 4, "num_anchors": 4, "precision": "float32", "feature_source": "cached"},
     "checkpoint": {"every": 2, "keep_last": 2},
@@ -62,7 +63,7 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None
     assert run.data.metrics["evaluation.acceptance.tau"] == report["overall"]["tau"]
 
     output = {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()}
-    assert set(output) == {f"{name}.log" for name in ("prepare", "bucket", "features", "train", "prove", "evaluate", "report")}
+    assert set(output) == {f"{name}.log" for name in ("prepare", "bucket", "check-data", "features", "train", "prove", "evaluate", "report")}
     assert module.train_drafter(str(params)) == result
     assert {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()} == output, "a stage that is up to date ran again"
 
@@ -75,3 +76,7 @@ def _refuses_bad_input(params: Path) -> None:
         module.train_drafter(str(params), "bad", {"data.min_response_tokens": 10_000})
     assert caught.value.exit_code == 2 and '"prepare"' in str(caught.value)
     assert module.main(["--profile", str(params), "--set", "nonsense"]) == 2
+    with pytest.raises(CommandFailed) as caught:
+        module.train_drafter(str(params), "few", {"data_gate.min_rows": 41})
+    assert caught.value.exit_code == 3 and "enough-rows (40)" in str(caught.value)
+    assert {path.stem for path in (params.parent / "workspaces/few/logs").iterdir()} == {"prepare", "bucket", "check-data"}, "it trained"

@@ -37,6 +37,12 @@ def test_a_released_drafter_is_a_dependency_of_what_follows_it(tmp_path: Path) -
     assert {name for name, stage in stages.items() if str(tmp_path / "released") in stage["deps"]} == {"features", "train"}
 
 
+def test_the_gates_reference_is_a_dependency_of_the_gate(tmp_path: Path) -> None:
+    place = make(tmp_path, overrides={"data_gate.reference": "promoted/profile.json"})
+    stages = yaml.safe_load((place.root / "dvc.yaml").read_text())["stages"]
+    assert {name for name, stage in stages.items() if str(tmp_path / "promoted/profile.json") in stage["deps"]} == {"check-data"}
+
+
 def test_overrides_reach_the_configuration(tmp_path: Path) -> None:
     place = make(tmp_path, name="other", overrides={"training.epochs": 2, "training.feature_noise.std": 0.1, "run": "x"})
     assert place.root.name == "other"
@@ -78,7 +84,7 @@ def test_the_declaration_names_files_and_every_conversation(tmp_path: Path) -> N
 
 def test_the_projects_own_declaration_is_one_that_dvc_reads() -> None:
     tree = yaml.safe_load((PROJECT / "dvc.yaml").read_text())
-    assert list(tree["stages"]) == ["prepare", "bucket", "features", "train", "prove", "evaluate", "report"]
+    assert list(tree["stages"]) == ["prepare", "bucket", "check-data", "features", "train", "prove", "evaluate", "report"]
     params = yaml.safe_load((PROJECT / "params.yaml").read_text())
     for stage in tree["stages"].values():
         for key in stage["params"]:
