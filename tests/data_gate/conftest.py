@@ -1,5 +1,7 @@
 """The small data set of benchmarks/bad_data.py, prepared and planned."""
 
+import contextlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,15 +28,24 @@ def run(target: Path, tmp_path: Path) -> Callable[[Case], dict]:
     return lambda case: run_case(tmp_path / "case", target, case, SEED)
 
 
-@pytest.fixture
-def planned(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """The working directory holds what prepare and bucket leave."""
-    monkeypatch.chdir(tmp_path)
-    trial = Trial(conversations(SEED))
-    trial.write()
+@pytest.fixture(scope="session")
+def planned_once(target: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config]:
+    """A directory that holds what prepare and bucket leave."""
+    directory, trial = tmp_path_factory.mktemp("planned"), Trial(conversations(SEED))
     config = configuration(target, trial)
-    prepare.run(config)
-    bucket.run(config)
+    with contextlib.chdir(directory):
+        trial.write()
+        prepare.run(config)
+        bucket.run(config)
+    return directory, config
+
+
+@pytest.fixture
+def planned(planned_once: tuple[Path, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A copy of it is the working directory."""
+    directory, config = planned_once
+    shutil.copytree(directory, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
     return config
 
 

@@ -1,4 +1,4 @@
-"""Some of benchmarks/bad_data.py: each expectation stops a kind of bad data and names its rows; clean data pass."""
+"""A kind of each table of benchmarks/bad_data.py stops with its expectation and rows, and unusual data pass; the campaign has all."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import pytest
 from bad_data_cases import BAD, Case
 from clean_data_cases import CLEAN
 
-# The first kind of each expectation: the other kinds break it in another way.
-FIRST_OF_EACH = list({case.expectation: case for case in reversed(BAD)}.values())
-UNUSUAL = [case for case in CLEAN if case.name in ("several turns, a system turn", "a later version that moved a little", "two files", "no ids")]
+# A trial takes 0.4 s, most of it Great Expectations' own work on thirty expectations of any number of rows.
+SOME_BAD = ("held-out near-copy of a training row", "near-copies", "a lost category", "mask one token late", "row dealt twice", "two user turns in a row")
+SOME_CLEAN = ("several turns, a system turn", "a later version that moved a little")
 
 
 def test_there_are_enough_kinds() -> None:
@@ -16,13 +16,8 @@ def test_there_are_enough_kinds() -> None:
     assert len({case.name for case in (*BAD, *CLEAN)}) == len(BAD) + len(CLEAN)
 
 
-@pytest.mark.parametrize("case", FIRST_OF_EACH, ids=lambda case: case.name)
-def test_bad_data_are_stopped_by_the_right_expectation_with_the_rows(case: Case, run: Callable[[Case], dict]) -> None:
+@pytest.mark.parametrize("case", [case for case in (*BAD, *CLEAN) if case.name in SOME_BAD + SOME_CLEAN], ids=lambda case: case.name)
+def test_bad_data_are_stopped_with_their_rows_and_unusual_data_are_not(case: Case, run: Callable[[Case], dict]) -> None:
     trial = run(case)
     assert trial["right"], trial
-
-
-@pytest.mark.parametrize("case", UNUSUAL, ids=lambda case: case.name)
-def test_unusual_data_are_not_stopped(case: Case, run: Callable[[Case], dict]) -> None:
-    trial = run(case)
-    assert trial["right"], trial
+    assert (case.name in SOME_BAD) is (trial["stopped_by"] is not None)
