@@ -23,8 +23,9 @@ from dflash_core.config import Config, DataGateConfig
 from dflash_core.data_gate.profile import Profile
 
 
-def _meta(name: str, says: str) -> dict[str, Any]:
-    return {"name": name, "says": says}
+def _meta(name: str, says: str, *shown: str) -> dict[str, Any]:
+    """`shown` are columns that a person needs beside the one that is looked at."""
+    return {"name": name, "says": says, "shown": list(shown)}
 
 
 def conversation_suite(gate: DataGateConfig, reference: Profile | None) -> list[Expectation]:
@@ -53,7 +54,7 @@ def _drift(gate: DataGateConfig) -> list[Expectation]:
         ExpectColumnValuesToBeBetween(
             column=f"{what}_drift",
             max_value=gate.max_drift,
-            meta=_meta(f"same-{plural}", f"At most {gate.max_drift:.0%} of the rows moved to other {plural} since the reference."),
+            meta=_meta(f"same-{plural}", f"At most {gate.max_drift:.0%} of the rows moved to other {plural} since the reference.", what),
         )
         for what, plural in (("script", "scripts"), ("category", "categories"))
     ]

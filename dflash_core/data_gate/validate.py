@@ -61,7 +61,7 @@ def _outcome(table: str, frame: pandas.DataFrame, expectation: Expectation, resu
         passed=bool(result["success"]),
         observed=_observed(found),
         fault=_exception(result["exception_info"]),
-        bad_rows=tuple(_bad_row(frame, position, columns) for position in positions),
+        bad_rows=tuple(_bad_row(frame, position, [*expectation.meta["shown"], *columns]) for position in positions),
     )
 
 
@@ -87,6 +87,12 @@ def _exception(info: Mapping[str, Any]) -> str | None:
 
 def _bad_row(frame: pandas.DataFrame, position: int, columns: Sequence[str]) -> BadRow:
     line = frame.iloc[position]
-    values = {name: None if pandas.isna(line[name]) else str(line[name]) for name in columns}
+    values = {name: _shown(line[name]) for name in columns}
     where = line["where"] if "where" in frame.columns else None
     return BadRow(row_id=str(line["row_id"]), values=values, where=where)
+
+
+def _shown(value: Any) -> str | None:
+    if pandas.isna(value):
+        return None
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -17,7 +17,7 @@ SETTINGS = {
     "target": {"path": "target", "dtype": "float32"},
     "data": {"conversations": ["conversations.jsonl"], "max_length": 96},
     "bucket": {"multiple": 32, "tokens_per_step": 512, "tokens_per_microbatch": 512},
-    "data_gate": {"min_rows": 40},
+    "data_gate": {"min_rows": 40, "max_truncated": 0.5},
     "drafter": {"num_layers": 1, "block_size": 4, "num_features": 2},
     "training": {"epochs": 1, "max_steps": 4, "num_anchors": 4, "precision": "float32", "feature_source": "cached"},
     "checkpoint": {"every": 2, "keep_last": 2},
