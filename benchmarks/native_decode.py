@@ -32,7 +32,7 @@ from dflash_core.config import DrafterConfig, TargetConfig
 from dflash_core.drafter.initialise import Probe, initialise
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import from_target
-from dflash_core.evaluation.decode import target_greedy
+from dflash_core.evaluation.decode import target_decode
 from dflash_core.target.model import Target
 from dflash_core.target.part_files import stop_token_ids
 from dflash_core.target.tiny import make_tiny_target
@@ -86,7 +86,7 @@ def compare(
     for loop in loops.values():
         loop(prompts[0], 8)  # first calls pay for set-up
     begin = now()
-    plain = [target_greedy(target, ids, max_new_tokens, stop_ids).tokens for ids in prompts]
+    plain = [target_decode(target, ids, max_new_tokens, stop_ids).tokens for ids in prompts]
     alone_s = now() - begin
     runs: dict[str, list[list[Run]]] = {name: [] for name in loops}
     for repeat in range(repeats):

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import BaseStreamer
 
 from dflash_core.drafter.model import Drafter
-from dflash_core.evaluation.decode import speculative_greedy
+from dflash_core.evaluation.decode import speculative_decode
 from dflash_core.target.model import Target
 
 # CPU time is all threads': on a machine that others use, and with one thread, it is the steadier measure.
@@ -113,7 +113,7 @@ def decode_ours(target: Target, drafter: Drafter, prompt_ids: Sequence[int], max
     """By our loop."""
     with forward_time(target.model) as target_watch, propose_time(drafter) as drafter_watch:
         begin = now()
-        decoded = speculative_greedy(target, drafter, prompt_ids, max_new_tokens, stop_ids)
+        decoded = speculative_decode(target, drafter, prompt_ids, max_new_tokens, stop_ids)
         seconds = now() - begin
     return Run(decoded.tokens, decoded.rounds, seconds, target_watch.seconds, drafter_watch.seconds)
 

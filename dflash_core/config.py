@@ -229,14 +229,32 @@ class WatchConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Acceptance length on held-out prompts."""
+    """Acceptance length and speed on held-out prompts, or on prompt sets."""
 
-    num_prompts: PositiveInt = Field(32, description="Held-out prompts decoded for real.")
+    num_prompts: PositiveInt = Field(32, description="Held-out prompts decoded for real; of prompt sets, rows of each.")
+    prompt_sets: tuple[str, ...] = Field((), description="Files of prompts to measure in place of the held-out split; .jsonl, .json, .parquet, .gz.")
+    template: Literal["chat", "raw"] = Field("chat", description="Prompt sets: rendered by the target's chat template, or as bare text.")
+    block_size: Annotated[int, Field(ge=2)] | None = Field(None, description="Block to decode with, at most the trained one; null: that.")
+    num_generate_prompts: Annotated[int, Field(ge=0)] = Field(4, description="First prompts that transformers' generate() decodes as well, for its speed.")
     max_new_tokens: Annotated[int, Field(ge=2)] = Field(128, description="Most tokens a prompt; the first is the prefill's, not counted.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Dtype of target and drafter while decoding.")
     num_walk_prompts: PositiveInt = Field(64, description="Held-out rows of the cheap measure at every checkpoint.")
     bootstrap_samples: Annotated[int, Field(ge=40)] = Field(2000, description="Draws of the 95 % interval; fewer than 40 have no 2.5 %.")
     tie_margin: Annotated[float, Field(gt=0)] = Field(1e-4, description="Two best logits nearer than this are a tie.")
+    temperature: Annotated[float, Field(ge=0)] = Field(0.0, description="0: greedy, held to the target's own text; else sampled.")
+    rule: Literal["rejection", "match"] = Field(
+        "rejection", description="Sampled: drafts pass with min(1, p/q), or while they are what the target draws. Both are lossless."
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Sampled: seed of the draws; each answer has a generator of its own.")
+
+    @model_validator(mode="after")
+    def _settings_have_an_effect(self) -> "EvaluationConfig":
+        if not self.prompt_sets:
+            self._refuse_idle("template", "without prompt_sets")
+        if self.temperature == 0.0:
+            self._refuse_idle("rule", "at temperature 0")
+            self._refuse_idle("seed", "at temperature 0")
+        return self
 
 
 class Config(Section):

@@ -1,4 +1,4 @@
-"""Real greedy decoding: the target alone, and the target with a drafter, with the same tokens.
+"""Real decoding: the target alone, and the target with a drafter, by the same rule of choosing tokens.
 
 Acceptance length is counted as in gpt-fast and z-lab: a round is one target forward after the prefill,
 and it commits the accepted drafts plus one token of the target's own. The prefill and its token aren't
@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from dflash_core.drafter.model import Drafter
+from dflash_core.evaluation.rules import GREEDY, Draft, Rule
 from dflash_core.target.continuation import Continuation
 from dflash_core.target.model import Target
 
@@ -30,7 +31,7 @@ class TimeSplit:
 
     @property
     def overhead(self) -> float:
-        """Seconds of bookkeeping: comparing, cropping, copying."""
+        """Seconds of bookkeeping: cropping, copying. Choosing tokens counts with the network whose logits they come from."""
         return self.total - self.prefill - self.target - self.drafter
 
 
@@ -79,38 +80,42 @@ class _Clock:
 
 
 @torch.inference_mode()
-def target_greedy(target: Target, prompt_ids: Sequence[int], max_new_tokens: int, stop_ids: Collection[int]) -> Decoded:
-    """Decode greedily with the target alone, one cached forward a token.
+def target_decode(
+    target: Target, prompt_ids: Sequence[int], max_new_tokens: int, stop_ids: Collection[int], rule: Rule = GREEDY
+) -> Decoded:
+    """Decode with the target alone, one cached forward a token.
 
     Args:
         target: the frozen target.
         prompt_ids: at least one token id.
         max_new_tokens: limit, the prefill's token included.
         stop_ids: a token among these is committed and ends the answer.
+        rule: chooses tokens; one that draws is made for this answer alone.
     """
     clock = _Clock(torch.device(target.device))
     with Continuation(target, ()) as text:
-        tokens = [int(text.prefill(prompt_ids)[0][-1].argmax())]
+        tokens = [rule.choose(text.prefill(prompt_ids)[0][-1])]
         clock.add("prefill")
         while len(tokens) < max_new_tokens and tokens[-1] not in stop_ids:
             clock.skip()
             logits_1V, _ = text.step(tokens[-1:])
             text.drop(0)
-            tokens.append(int(logits_1V[0].argmax()))
+            tokens.append(rule.choose(logits_1V[0]))
             clock.add("target")
     return Decoded(tuple(tokens), (1,) * (len(tokens) - 1), (), clock.split())
 
 
 @torch.inference_mode()
-def speculative_greedy(
+def speculative_decode(
     target: Target,
     drafter: Drafter,
     prompt_ids: Sequence[int],
     max_new_tokens: int,
     stop_ids: Collection[int],
     block_size: int | None = None,
+    rule: Rule = GREEDY,
 ) -> Decoded:
-    """Decode greedily with drafted blocks that the target verifies; the tokens are those of `target_greedy`.
+    """Decode with drafted blocks that the target verifies; greedily, the tokens are those of `target_decode`.
 
     The anchor at position a sees the features of positions before a (dflash_spec.md 0.4), so a round hands the
     drafter only the rows that the round before committed. The drafter always fills the whole block, near the
@@ -124,38 +129,44 @@ def speculative_greedy(
         max_new_tokens: limit, the prefill's token included.
         stop_ids: a token among these is committed and ends the answer.
         block_size: K, at most the trained one (its default).
+        rule: drafts and accepts; one that draws is made for this answer alone.
     """
     layer_ids, num_slots = drafter.spec.target_layer_ids, resolve_block_size(drafter, block_size)
     clock, drafter_cache = _Clock(torch.device(target.device)), drafter.new_cache()
     with Continuation(target, layer_ids) as text:
         logits_QV, features_1QF = text.prefill(prompt_ids)
-        tokens, rounds, drafts = [int(logits_QV[-1].argmax())], [], []
+        tokens, rounds, drafts = [rule.choose(logits_QV[-1])], [], []
         clock.add("prefill")
         while len(tokens) < max_new_tokens and tokens[-1] not in stop_ids:
             clock.skip()
-            proposed = propose_tokens(target, drafter, features_1QF, tokens[-1], drafter_cache, num_slots)
+            draft = propose_tokens(target, drafter, features_1QF, tokens[-1], drafter_cache, num_slots, rule)
             clock.add("drafter")
-            verified = [tokens[-1], *proposed][: max_new_tokens - len(tokens)]
+            verified = [tokens[-1], *draft.tokens][: max_new_tokens - len(tokens)]
             logits_QV, features_1QF = text.step(verified)
-            greedy = logits_QV.argmax(dim=-1).tolist()
+            committed = until_stop(rule.verify(draft, logits_QV), stop_ids)
             clock.add("target")
-            committed = commit(verified[1:], greedy, stop_ids)
             tokens += committed
             rounds.append(len(committed))
-            drafts.append(tuple(proposed))
+            drafts.append(draft.tokens)
             text.drop(len(verified) - len(committed))
             features_1QF = features_1QF[:, : len(committed)]  # the anchor's row and those of the accepted drafts
     return Decoded(tuple(tokens), tuple(rounds), tuple(drafts), clock.split())
 
 
 def propose_tokens(
-    target: Target, drafter: Drafter, features_1TF: torch.Tensor, anchor_id: int, drafter_cache: object, block_size: int
-) -> list[int]:
-    """Draft the K - 1 greedy tokens after the anchor; `features_1TF` are the rows committed since the last call."""
+    target: Target,
+    drafter: Drafter,
+    features_1TF: torch.Tensor,
+    anchor_id: int,
+    drafter_cache: object,
+    block_size: int,
+    rule: Rule = GREEDY,
+) -> Draft:
+    """Draft the K - 1 tokens after the anchor; `features_1TF` are the rows committed since the last call."""
     ids_1K = _row([anchor_id] + [drafter.spec.mask_token_id] * (block_size - 1), target)
     embeds_1KD = target.embed(ids_1K)
     hidden_1KD = drafter.propose(features_1TF, embeds_1KD, drafter_cache)
-    return head_logits(hidden_1KD[0, 1:], target.head_weight_VD).argmax(dim=-1).tolist()
+    return rule.draft(head_logits(hidden_1KD[0, 1:], target.head_weight_VD))
 
 
 def head_logits(hidden_ND: torch.Tensor, head_weight_VD: torch.Tensor) -> torch.Tensor:
@@ -163,22 +174,9 @@ def head_logits(hidden_ND: torch.Tensor, head_weight_VD: torch.Tensor) -> torch.
     return functional.linear(hidden_ND, head_weight_VD.to(hidden_ND.dtype))
 
 
-def commit(drafts: Sequence[int], greedy: Sequence[int], stop_ids: Collection[int]) -> list[int]:
-    """Tokens that a round commits: the longest prefix of `drafts` equal to `greedy`, and the target's next token.
-
-    Args:
-        drafts: the verified proposals.
-        greedy: the target's greedy token after the anchor and after each draft: one more than `drafts`.
-        stop_ids: nothing after the first of these is committed.
-    """
-    accepted = 0
-    while accepted < len(drafts) and drafts[accepted] == greedy[accepted]:
-        accepted += 1
-    committed = list(greedy[: accepted + 1])
-    for index, token in enumerate(committed):
-        if token in stop_ids:
-            return committed[: index + 1]
-    return committed
+def until_stop(tokens: list[int], stop_ids: Collection[int]) -> list[int]:
+    """Nothing after the first stop token is committed."""
+    return next((tokens[: index + 1] for index, token in enumerate(tokens) if token in stop_ids), tokens)
 
 
 def resolve_block_size(drafter: Drafter, block_size: int | None) -> int:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from dflash_core.evaluation.compare import first_difference
-from dflash_core.evaluation.decode import commit, speculative_greedy, target_greedy
+from dflash_core.evaluation.decode import speculative_decode, target_decode, until_stop
+from dflash_core.evaluation.rules import matching
 from dflash_core.target.model import Target
 
 
@@ -21,15 +22,15 @@ def plain_greedy(target: Target, prompt: list[int], count: int) -> list[int]:
 
 def oracle_text(target: Target, prompt: list[int], count: int) -> list[int]:
     """Prompt and the target's own continuation."""
-    return [*prompt, *target_greedy(target, prompt, count, ()).tokens]
+    return [*prompt, *target_decode(target, prompt, count, ()).tokens]
 
 
 def test_spec7_13_greedy_output_equality(target: Target, lab: SimpleNamespace) -> None:
     for sliding in (False, True):
         drafter = lab.random_drafter(sliding=sliding)
         for prompt in lab.prompts(3)[int(sliding) :]:
-            plain = target_greedy(target, prompt, 20, ())
-            decoded = speculative_greedy(target, drafter, prompt, 20, ())
+            plain = target_decode(target, prompt, 20, ())
+            decoded = speculative_decode(target, drafter, prompt, 20, ())
             difference = first_difference(target, "x", prompt, plain.tokens, decoded.tokens, 1e-4)
             assert difference is None or difference.tie, difference
             assert 1 + sum(decoded.rounds) == len(decoded.tokens) == 20
@@ -37,7 +38,7 @@ def test_spec7_13_greedy_output_equality(target: Target, lab: SimpleNamespace) -
 
 def test_target_greedy_equals_decoding_without_a_cache(target: Target, lab: SimpleNamespace) -> None:
     prompt = lab.prompts(3)[2]
-    assert list(target_greedy(target, prompt, 20, ()).tokens) == plain_greedy(target, prompt, 20)
+    assert list(target_decode(target, prompt, 20, ()).tokens) == plain_greedy(target, prompt, 20)
 
 
 @pytest.mark.parametrize("block_size", [2, 4, 6])
@@ -49,7 +50,7 @@ def test_deep_blocks_commit_what_the_oracle_grants(target: Target, lab: SimpleNa
     for prompt in lab.prompts(2):
         text = oracle_text(target, prompt, 60)
         drafter = lab.OracleDrafter(target, text, wrong)
-        decoded = speculative_greedy(target, drafter, prompt, 40, (), block_size=block_size)
+        decoded = speculative_decode(target, drafter, prompt, 40, (), block_size=block_size)
         assert list(decoded.tokens) == text[len(prompt) : len(prompt) + 40]
         anchor, expected = len(prompt), []
         while anchor < len(prompt) + 39:
@@ -61,8 +62,8 @@ def test_deep_blocks_commit_what_the_oracle_grants(target: Target, lab: SimpleNa
 def test_perfect_drafts_commit_whole_blocks_and_the_limit_cuts_the_last(llama: Target, lab: SimpleNamespace) -> None:
     prompt = lab.prompts(2)[1]
     drafter = lab.OracleDrafter(llama, oracle_text(llama, prompt, 40), lambda anchor: None)
-    assert speculative_greedy(llama, drafter, prompt, 1 + 2 * lab.BLOCK + 1, ()).rounds == (lab.BLOCK, lab.BLOCK, 1)
-    assert speculative_greedy(llama, drafter, prompt, 1, ()).rounds == ()
+    assert speculative_decode(llama, drafter, prompt, 1 + 2 * lab.BLOCK + 1, ()).rounds == (lab.BLOCK, lab.BLOCK, 1)
+    assert speculative_decode(llama, drafter, prompt, 1, ()).rounds == ()
 
 
 def test_stop_token_inside_a_block_ends_the_answer_and_counts_what_was_committed(llama: Target, lab: SimpleNamespace) -> None:
@@ -73,23 +74,23 @@ def test_stop_token_inside_a_block_ends_the_answer_and_counts_what_was_committed
     # First occurrences of tokens, two blocks of them: each slot of a block ends an answer.
     ends = [i for i in range(2 * lab.BLOCK + 1) if answer[i] not in answer[:i]]
     for end in ends:
-        decoded = speculative_greedy(llama, drafter, prompt, 60, {answer[end]})
-        assert list(decoded.tokens) == answer[: end + 1] == list(target_greedy(llama, prompt, 60, {answer[end]}).tokens)
+        decoded = speculative_decode(llama, drafter, prompt, 60, {answer[end]})
+        assert list(decoded.tokens) == answer[: end + 1] == list(target_decode(llama, prompt, 60, {answer[end]}).tokens)
         assert sum(decoded.rounds) == end
         assert len(decoded.rounds) == -(-end // lab.BLOCK)
 
 
-def test_commit_is_the_longest_matching_prefix_and_one_more() -> None:
-    assert commit([5, 6, 7], [5, 6, 7, 8], ()) == [5, 6, 7, 8]
-    assert commit([5, 9, 7], [5, 6, 7, 8], ()) == [5, 6]  # a match after a miss doesn't count
-    assert commit([9, 6, 7], [5, 6, 7, 8], ()) == [5]
-    assert commit([], [5], ()) == [5]
-    assert commit([5, 6, 7], [5, 6, 7, 8], {6}) == [5, 6]
+def test_a_round_commits_the_longest_matching_prefix_and_one_more() -> None:
+    assert matching([5, 6, 7], [5, 6, 7, 8]) == [5, 6, 7, 8]
+    assert matching([5, 9, 7], [5, 6, 7, 8]) == [5, 6]  # a match after a miss doesn't count
+    assert matching([9, 6, 7], [5, 6, 7, 8]) == [5]
+    assert matching([5, 6, 7], [5]) == [5]  # at the limit, none of the drafts is verified
+    assert until_stop([5, 6, 7, 8], {6}) == [5, 6] and until_stop([5, 6], {7}) == [5, 6]
 
 
 def test_a_difference_is_a_tie_only_where_the_two_best_logits_are_near(llama: Target, lab: SimpleNamespace) -> None:
     prompt = lab.prompts(2)[1]
-    tokens = target_greedy(llama, prompt, 8, ()).tokens
+    tokens = target_decode(llama, prompt, 8, ()).tokens
     other = (*tokens[:5], (tokens[5] + 1) % lab.VOCAB, *tokens[6:])
     found = first_difference(llama, "x", prompt, tokens, other, tie_margin=1e-4)
     assert found is not None and found.index == 5 and not found.tie and found.margin > 1e-4
@@ -98,6 +99,6 @@ def test_a_difference_is_a_tie_only_where_the_two_best_logits_are_near(llama: Ta
 
 
 def test_time_split_adds_up(llama: Target, lab: SimpleNamespace) -> None:
-    seconds = speculative_greedy(llama, lab.random_drafter(), [1, 2, 3], 12, ()).seconds
+    seconds = speculative_decode(llama, lab.random_drafter(), [1, 2, 3], 12, ()).seconds
     assert 0 < seconds.prefill + seconds.target + seconds.drafter <= seconds.total
     assert seconds.overhead == pytest.approx(seconds.total - seconds.prefill - seconds.target - seconds.drafter)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from dflash_core.config import TargetConfig
 from dflash_core.drafter.model import Drafter
-from dflash_core.evaluation.decode import target_greedy
+from dflash_core.evaluation.decode import target_decode
 from dflash_core.target.model import Target
 
 LENGTH, NUM_STEPS = 16, 30
@@ -18,7 +18,7 @@ LENGTH, NUM_STEPS = 16, 30
 
 def learn(drafter: Drafter, target: Target, prompts: Sequence[Sequence[int]]) -> Drafter:
     """Learn the answers to these prompts by heart, in part: some blocks are accepted, some are not."""
-    texts = [torch.tensor([[*ids, *target_greedy(target, ids, LENGTH, ()).tokens]]) for ids in prompts]
+    texts = [torch.tensor([[*ids, *target_decode(target, ids, LENGTH, ()).tokens]]) for ids in prompts]
     rows = [(text, target.features(text, drafter.spec.target_layer_ids), torch.arange(1, text.shape[1] - 5)[None]) for text in texts]
     optimizer = torch.optim.Adam(drafter.parameters(), lr=5e-3)
     for step in range(NUM_STEPS):
