@@ -48,6 +48,33 @@ def turns_of(row: dict[str, object], where: str) -> tuple[Turn, ...]:
     return _with_system(row, _pair(row, where), where)
 
 
+def questions_of(row: dict[str, object], where: str) -> tuple[Turn, ...]:
+    """The system turn, where a row has one, and the user's turns of a prompt row, whose answers are passed over.
+
+    Read are `turns` (a list of texts, as in MT-bench and Spec-Bench) and all that `turns_of` reads; the second part of an
+    instruction may also stand in the first of its `instances`.
+
+    Raises:
+        DataError: no known spelling, no user turn, an unknown role, or content that is not plain text.
+    """
+    if row.get("turns") is not None:
+        turns = _texts(row["turns"], f"{where}, turns")
+    elif (key := _first_key(row, MESSAGE_KEYS)) is not None:
+        turns = _messages(row[key], f"{where}, {key}")
+    else:
+        turns = _question(row, _question_key(row, ("turns", *MESSAGE_KEYS), where), where)
+    asked = tuple(turn for turn in _with_system(row, turns, where) if turn.role != "assistant")
+    if not any(turn.role == "user" and turn.content.strip() for turn in asked):
+        raise DataError(f"{where} has no user turn with text, expected at least one. Drop the row.")
+    return asked
+
+
+def _texts(value: object, where: str) -> tuple[Turn, ...]:
+    if not isinstance(value, list):
+        raise DataError(f"{where} is {_name(value)}, expected a list of texts. Correct the row.")
+    return tuple(Turn("user", _text(text, f"{where} {number}")) for number, text in enumerate(value, start=1))
+
+
 def _with_system(row: dict[str, object], turns: tuple[Turn, ...], where: str) -> tuple[Turn, ...]:
     """Put a row's own `system` text (usual beside Alpaca and ShareGPT turns) in front, unless a turn says it."""
     system = row.get("system")
@@ -57,22 +84,34 @@ def _with_system(row: dict[str, object], turns: tuple[Turn, ...], where: str) ->
 
 
 def _pair(row: dict[str, object], where: str) -> tuple[Turn, ...]:
-    question_key = _first_key(row, QUESTION_KEYS)
+    question_key = _question_key(row, MESSAGE_KEYS, where)
     answer_key = _first_key(row, ANSWER_KEYS)
-    if question_key is None:
-        known = ", ".join((*MESSAGE_KEYS, *QUESTION_KEYS))
-        found = ", ".join(map(repr, list(row)[:8])) or "none"
-        raise DataError(f"{where} has the keys {found}, expected one of {known}. Rename the keys or columns.")
     if answer_key is None:
         raise DataError(
             f"{where} has {question_key!r} but no answer, expected one of {', '.join(ANSWER_KEYS)}. Add it or drop the row."
         )
-    question = _side(row, question_key, "user", where)
-    context_key = _first_key(row, CONTEXT_KEYS) if question_key == "instruction" else None
-    if context_key is not None and row[context_key] != "":
-        context = _text(row[context_key], f"{where}, {context_key}")
-        question = (Turn("user", f"{question[0].content}\n\n{context}"),)
-    return question + _side(row, answer_key, "assistant", where)
+    return _question(row, question_key, where) + _side(row, answer_key, "assistant", where)
+
+
+def _question_key(row: dict[str, object], others: tuple[str, ...], where: str) -> str:
+    key = _first_key(row, QUESTION_KEYS)
+    if key is None:
+        known = ", ".join((*others, *QUESTION_KEYS))
+        found = ", ".join(map(repr, list(row)[:8])) or "none"
+        raise DataError(f"{where} has the keys {found}, expected one of {known}. Rename the keys or columns.")
+    return key
+
+
+def _question(row: dict[str, object], key: str, where: str) -> tuple[Turn, ...]:
+    question = _side(row, key, "user", where)
+    if key != "instruction":
+        return question
+    instances = row.get("instances")
+    source = instances[0] if isinstance(instances, list) and instances and isinstance(instances[0], dict) else row
+    context_key = _first_key(source, CONTEXT_KEYS)
+    if context_key is None or source[context_key] == "":
+        return question
+    return (Turn("user", f"{question[0].content}\n\n{_text(source[context_key], f'{where}, {context_key}')}"),)
 
 
 def _first_key(row: dict[str, object], keys: Iterable[str]) -> str | None:

@@ -27,8 +27,8 @@ TRIMS: tuple[Callable[[str], str], ...] = (str, str.strip, str.lstrip, str.rstri
 MARKER = "dflashanswer{salt}x{number}x"
 
 
-def load_tokenizer(path: str, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The target's tokenizer, checked for what masking needs: character offsets and a chat template.
+def load_tokenizer(path: str, trust_remote_code: bool = False, needs_template: bool = True) -> "PreTrainedTokenizerBase":
+    """The target's tokenizer, checked for what masking needs: character offsets and, unless raw text is all, a chat template.
 
     Raises:
         ConfigError: no tokenizer there, one without offsets, or one without a chat template.
@@ -46,7 +46,8 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> "PreTrainedTok
         ) from None
     if not tokenizer.is_fast:
         raise ConfigError(f"The tokenizer in {path} gives no character offsets, expected a fast one. Add its tokenizer.json.")
-    chat_template(tokenizer)
+    if needs_template:
+        chat_template(tokenizer)
     return tokenizer
 
 
@@ -88,6 +89,12 @@ def render(tokenizer: "PreTrainedTokenizerBase", turns: Sequence[Turn]) -> tuple
             "Write answers as the model itself writes them, or split the conversation into single turns."
         )
     return text, spans
+
+
+def prompt_ids(tokenizer: "PreTrainedTokenizerBase", turns: Sequence[Turn]) -> list[int]:
+    """Tokens of the rendered turns up to where the next answer begins. Raises DataError where the template refuses them."""
+    text = _apply(tokenizer, turns, add_generation_prompt=True)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def _messages(turns: Sequence[Turn]) -> list[dict[str, str]]:

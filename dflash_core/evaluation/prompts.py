@@ -13,18 +13,31 @@ import numpy as np
 from dflash_core.data.dataset import Dataset
 from dflash_core.errors import DataError
 
+HELDOUT = "held out"
+
 
 @dataclass(frozen=True)
-class HeldoutPrompt:
-    """One held-out conversation up to its first answer, and that answer as recorded (its stop token included)."""
+class MeasuredPrompt:
+    """A prompt to decode.
+
+    Attributes:
+        sample_id: names the prompt; unique in an evaluation.
+        category: as its file has it.
+        prompt_ids: at least one token id.
+        answer_ids: of a held-out one, its first answer as recorded, the stop token included.
+        set_name: the prompt set it is of.
+        turn: which of its dialogue's, from 1.
+    """
 
     sample_id: str
     category: str
     prompt_ids: tuple[int, ...]
-    answer_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...] = ()
+    set_name: str = HELDOUT
+    turn: int = 1
 
 
-def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
+def choose_prompts(heldout: Dataset, count: int) -> tuple[MeasuredPrompt, ...]:
     """At most `count` prompts: one of each category in turn (alphabetical), each category in the order of its ids' digests.
 
     Files are seldom in random order: in the shipped one, every category's hand-written prompts come first, which are harder
@@ -38,7 +51,7 @@ def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
             "the held-out split has 0 rows, expected at least 1. Raise data.heldout_fraction and run stage prepare again, or, to "
             "train without measuring, set checkpoint.evaluate to false."
         )
-    queues: dict[str, list[HeldoutPrompt]] = defaultdict(list)
+    queues: dict[str, list[MeasuredPrompt]] = defaultdict(list)
     for row in range(len(heldout)):
         sample = heldout.sample(row)
         if (prompt := split_first_answer(sample)) is not None:
@@ -54,7 +67,7 @@ def choose_prompts(heldout: Dataset, count: int) -> tuple[HeldoutPrompt, ...]:
     return tuple(dealt[:count])
 
 
-def split_first_answer(sample: object) -> HeldoutPrompt | None:
+def split_first_answer(sample: object) -> MeasuredPrompt | None:
     """Prompt and first answer of a sample: the first run of supervised tokens is the answer; None without either."""
     supervised = np.flatnonzero(sample.loss_mask)
     if not len(supervised) or supervised[0] == 0:
@@ -63,4 +76,4 @@ def split_first_answer(sample: object) -> HeldoutPrompt | None:
     holes = np.flatnonzero(~np.asarray(sample.loss_mask[start:], dtype=bool))
     end = start + int(holes[0]) if len(holes) else len(sample.loss_mask)
     ids = [int(token) for token in sample.input_ids[:end]]
-    return HeldoutPrompt(sample.sample_id, sample.category, tuple(ids[:start]), tuple(ids[start:]))
+    return MeasuredPrompt(sample.sample_id, sample.category, tuple(ids[:start]), tuple(ids[start:]))
