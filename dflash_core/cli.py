@@ -175,12 +175,32 @@ def prove(params: Params = DEFAULT_PARAMS) -> None:
     typer.echo(stage.run(_config(params)))
 
 
-@app.command(epilog=_example("evaluate"))
-def evaluate(params: Params = DEFAULT_PARAMS) -> None:
-    """Acceptance length of build/drafter by real greedy speculative decoding of held-out prompts."""
+@app.command(epilog=_example("evaluate --prompts spec_bench/question.jsonl --prompts gsm8k/test.jsonl --out measured/"))
+def evaluate(
+    drafter: Annotated[Path | None, typer.Option("--drafter", metavar="DIR", help="In z-lab's layout; default: build/drafter.")] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option("--prompts", metavar="FILE", help="A prompt set in place of the held-out prompts. Repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="For evaluation.json; default: build/evaluation.")] = None,
+    params: Params = DEFAULT_PARAMS,
+) -> None:
+    """Acceptance length and speed of a drafter by real speculative decoding."""
     from dflash_core.stages import evaluate as stage
 
-    typer.echo(stage.run(_config(params)))
+    typer.echo(stage.run(_config(params), drafter, prompts or (), out))
+
+
+@app.command(epilog=_example("compare champion/evaluation.json build/evaluation/evaluation.json"))
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="evaluation.json, or its directory.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The same of another drafter or checkpoint, on the same prompts.")],
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the comparison as JSON.")] = None,
+) -> None:
+    """Say which of two drafters is better on the same prompts, and what difference they could have shown."""
+    from dflash_core.stages import compare as stage
+
+    typer.echo(stage.run(first, second, json))
 
 
 @app.command(epilog=_example("export --layout transformers --out exported/"))

@@ -12,7 +12,7 @@ from dflash_core.errors import DataError, DflashError, GateError, Stopped
 
 PROJECT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "transformers", "yaml", "numpy", "pyarrow", "prefect", "mlflow", "dvc", "matplotlib", "pandas", "great_expectations")
-COMMANDS = ("prepare", "bucket", "check-data", "features", "train", "resume", "prove", "evaluate", "export", "report", "regenerate", "convert", "doctor")
+COMMANDS = ("prepare", "bucket", "check-data", "features", "train", "resume", "prove", "evaluate", "compare", "export", "report", "regenerate", "convert", "doctor")
 VALID = "target: {path: nowhere}\ndata: {conversations: [nothing.jsonl]}\n"
 
 

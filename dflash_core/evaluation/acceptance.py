@@ -19,6 +19,8 @@ class Acceptance:
         num_prompts: prompts measured, those without a round included.
         num_rounds: target forwards.
         num_tokens: tokens committed by them (the prefill's token is not counted).
+        num_drafted: tokens drafted, K - 1 a round.
+        num_wasted: drafted tokens that saved nothing: all but those that were committed beside a round's one of the target's own.
         histogram: rounds that committed 1, 2, ..., K tokens.
         tau: pooled, num_tokens / num_rounds; None without a round. Bonus token included.
         tau_low, tau_high: 95 % bootstrap interval of `tau`, prompts drawn with replacement; None where only one has a round,
@@ -27,12 +29,14 @@ class Acceptance:
         tau_without_bonus: tau - 1: tokens gained over plain decoding, which commits one a forward.
         survival: share of rounds whose slot k = 1..K-1 was committed by acceptance and followed, i.e. that
             committed more than k tokens. Rounds cut by a stop token or the limit count with what they committed.
-        full_block_share: share of rounds that committed K tokens.
+        full_block_share: share of rounds that committed K tokens; past some 15 %, the block is the limit.
     """
 
     num_prompts: int
     num_rounds: int
     num_tokens: int
+    num_drafted: int
+    num_wasted: int
     histogram: tuple[int, ...]
     tau: float | None
     tau_low: float | None
@@ -62,6 +66,8 @@ def summarise(table_PK: np.ndarray, bootstrap_samples: int = 2000, seed: int = 0
         num_prompts=len(table_PK),
         num_rounds=num_rounds,
         num_tokens=num_tokens,
+        num_drafted=num_rounds * (len(counts_K) - 1),
+        num_wasted=num_rounds * len(counts_K) - num_tokens,
         histogram=tuple(int(count) for count in counts_K),
         tau=tau,
         tau_low=low,

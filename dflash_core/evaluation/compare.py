@@ -16,17 +16,19 @@ from dflash_core.drafter.model import Drafter
 from dflash_core.evaluation.acceptance import pooled_tau
 from dflash_core.evaluation.chain_walk import Walked, WalkRow, chain_walk
 from dflash_core.evaluation.decode import Decoded
-from dflash_core.evaluation.prompts import HeldoutPrompt
+from dflash_core.evaluation.prompts import MeasuredPrompt
 from dflash_core.evaluation.records import Difference, Outputs, WalkAgreement, WalkDifference
 from dflash_core.evaluation.walk_set import walk_rows
 from dflash_core.target.model import Target
+
+WALKED_AT_ONCE = 64  # prompts whose features are held together: of 500 tokens each, SmolLM2's take 0.3 GB
 
 
 @dataclass(frozen=True)
 class PromptResult:
     """A prompt and both ways of answering it."""
 
-    prompt: HeldoutPrompt
+    prompt: MeasuredPrompt
     plain: Decoded
     speculative: Decoded
 
@@ -50,30 +52,40 @@ def compare_outputs(target: Target, results: Sequence[PromptResult], tie_margin:
 
 
 def compare_walk(
-    target: Target, drafter: Drafter, results: Sequence[PromptResult], outputs: Outputs, tie_margin: float
+    target: Target,
+    drafter: Drafter,
+    results: Sequence[PromptResult],
+    outputs: Outputs,
+    tie_margin: float,
+    block_size: int | None = None,
 ) -> WalkAgreement:
     """Walk along the target's own answers, hold the rounds to those of real decoding, and time it."""
-    begin = time.perf_counter()
-    rows = walk_rows(target, [(r.prompt.prompt_ids, r.plain.tokens) for r in results], drafter.spec.target_layer_ids)
-    features_end = time.perf_counter()
-    walked = chain_walk(target, drafter, rows)
-    seconds = time.perf_counter() - features_end
     parted = {difference.sample_id: difference.index for difference in outputs.differences}
-    differences = []
-    for result, row, walk in zip(results, rows, walked, strict=True):
-        sample_id = result.prompt.sample_id
-        rounds = result.speculative.rounds
-        difference = first_walk_difference(target, drafter, sample_id, row, walk, rounds, parted.get(sample_id), tie_margin)
-        differences += [difference] if difference is not None else []
+    differences: list[WalkDifference] = []
+    all_rounds: list[tuple[int, ...]] = []
+    feature_s = walk_s = 0.0
+    for first in range(0, len(results), WALKED_AT_ONCE):
+        part = results[first : first + WALKED_AT_ONCE]
+        begin = time.perf_counter()
+        rows = walk_rows(target, [(r.prompt.prompt_ids, r.plain.tokens) for r in part], drafter.spec.target_layer_ids)
+        features_end = time.perf_counter()
+        walked = chain_walk(target, drafter, rows, block_size)
+        feature_s, walk_s = feature_s + features_end - begin, walk_s + time.perf_counter() - features_end
+        all_rounds += [walk.rounds for walk in walked]
+        for result, row, walk in zip(part, rows, walked, strict=True):
+            sample_id, rounds = result.prompt.sample_id, result.speculative.rounds
+            num_comparable = parted.get(sample_id)
+            difference = first_walk_difference(target, drafter, sample_id, row, walk, rounds, num_comparable, tie_margin, block_size)
+            differences += [difference] if difference is not None else []
     decoded_s = sum(r.speculative.seconds.total for r in results)
     return WalkAgreement(
         num_prompts=len(results),
         num_equal=len(results) - len(differences),
-        tau=pooled_tau([w.rounds for w in walked]),
+        tau=pooled_tau(all_rounds),
         differences=tuple(differences),
-        seconds=seconds,
-        feature_seconds=features_end - begin,
-        speedup=decoded_s / seconds if seconds else None,
+        seconds=walk_s,
+        feature_seconds=feature_s,
+        speedup=decoded_s / walk_s if walk_s else None,
     )
 
 
@@ -105,6 +117,7 @@ def first_walk_difference(
     decoded_rounds: Sequence[int],
     num_comparable: int | None,
     tie_margin: float,
+    block_size: int | None = None,
 ) -> WalkDifference | None:
     """Where the walk's rounds first differ from real decoding's; None if they agree.
 
@@ -116,6 +129,7 @@ def first_walk_difference(
         decoded_rounds: those of real decoding.
         num_comparable: answer tokens before both texts part; rounds that reach past them aren't compared. None if they don't.
         tie_margin: two best logits nearer than this are a tie.
+        block_size: as for `chain_walk`.
     """
     anchor = row.prompt_length
     for index in range(max(len(walked.rounds), len(decoded_rounds))):
@@ -126,7 +140,7 @@ def first_walk_difference(
             continue
         if num_comparable is not None and anchor + longest >= row.prompt_length + num_comparable:
             return None
-        margin = _round_margin(target, drafter, row, anchor, longest, tie_margin)
+        margin = _round_margin(target, drafter, row, (anchor, longest), tie_margin, block_size)
         return WalkDifference(
             sample_id=sample_id,
             round=index,
@@ -148,10 +162,13 @@ def target_margins(target: Target, tokens: Sequence[int], positions: Sequence[in
     return (best_N2[:, 0] - best_N2[:, 1]).tolist()
 
 
-def _round_margin(target: Target, drafter: Drafter, row: WalkRow, anchor: int, length: int, tie_margin: float) -> float:
-    """Smallest top-2 margin, of drafter or target, over the tokens that the round at `anchor` decides on."""
+def _round_margin(
+    target: Target, drafter: Drafter, row: WalkRow, place: tuple[int, int], tie_margin: float, block_size: int | None
+) -> float:
+    """Smallest top-2 margin, of drafter or target, over the tokens that the round at `place`, anchor and length, decides on."""
+    anchor, length = place
     last = len(row.tokens) - 1
     positions = list(range(anchor + 1, min(anchor + length, last) + 1))
-    near = chain_walk(target, drafter, [row], tie_margin=tie_margin)[0].near_ties
+    near = chain_walk(target, drafter, [row], block_size, tie_margin)[0].near_ties
     drafted = [tie.margin for tie in near if positions[0] <= tie.position <= positions[-1]]
     return min([*drafted, *target_margins(target, row.tokens, positions)])

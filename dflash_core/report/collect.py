@@ -5,17 +5,17 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from dflash_core.checkpoint.manifest import read_status, read_verdict
 from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config
 from dflash_core.data.dataset import Dataset, DatasetManifest
 from dflash_core.data.plan_manifest import PlanManifest, read_plan_manifest
-from dflash_core.errors import DataError, IdentityError
+from dflash_core.errors import IdentityError
 from dflash_core.evaluation.acceptance import Acceptance
-from dflash_core.evaluation.records import EvaluationRecord, Piece
+from dflash_core.evaluation.record_file import read_record
+from dflash_core.evaluation.records import EvaluationRecord, Outputs, Piece
 from dflash_core.evaluation.records import SampleDecode as DecodedSample
+from dflash_core.report.evaluation_facts import evaluation_rows, evaluation_tables, speed_up, with_interval
 from dflash_core.report.facts import Facts, Measured, ProofRow, SampleDecode, TrainingCurves
 from dflash_core.stages import layout
 from dflash_core.training.log_reader import read_log
@@ -34,7 +34,7 @@ def collect(config: Config, workdir: Path) -> Facts:
         IdentityError: the evaluation is of another run's drafter.
     """
     records = read_log(workdir / config.run_dir / "train_log.jsonl")
-    evaluation = _read_evaluation(workdir / layout.EVALUATION / "evaluation.json")
+    evaluation = read_record(workdir / layout.EVALUATION)
     _check_same_run(records, evaluation)
     dataset = Dataset.open(workdir / layout.PREPARED, "train")
     plan = read_plan_manifest(workdir / layout.PLAN)
@@ -44,7 +44,8 @@ def collect(config: Config, workdir: Path) -> Facts:
         title=config.run,
         headline=_headline(curves, evaluation, plan),
         identity=_identity(config, records, dataset.manifest),
-        evaluation=_evaluation_rows(evaluation),
+        evaluation=evaluation_rows(evaluation),
+        tables=evaluation_tables(evaluation),
         curves=curves,
         overall=_measured(evaluation.acceptance),
         categories={name: _measured(a) for name, a in evaluation.by_category.items()},
@@ -74,16 +75,6 @@ def proof_rows(store: CheckpointStore) -> tuple[ProofRow, ...]:
             )
         )
     return tuple(rows)
-
-
-def _read_evaluation(path: Path) -> EvaluationRecord:
-    try:
-        return EvaluationRecord.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}, expected the output of stage evaluate. Run evaluate first.") from None
-    except (UnicodeDecodeError, ValidationError) as error:
-        fault = str(error).splitlines()[0]
-        raise DataError(f"{path} is no evaluation of this version ({fault}). Run stage evaluate again.") from None
 
 
 def _check_same_run(records: tuple[Record, ...], evaluation: EvaluationRecord) -> None:
@@ -118,35 +109,20 @@ def _slot_accuracy(steps: list[StepRecord]) -> tuple[float | None, ...]:
 
 
 def _headline(curves: TrainingCurves, evaluation: EvaluationRecord, plan: PlanManifest) -> dict[str, str]:
-    acceptance, outputs = evaluation.acceptance, evaluation.outputs
+    outputs, speed = evaluation.outputs, evaluation.speed
     last = curves.loss[-max(1, len(curves.loss) // 10) :]
     return {
-        "acceptance length τ": _with_interval(acceptance, 2),
-        "outputs equal to the target's": f"{outputs.num_equal} of {outputs.num_prompts}"
-        + (f", {outputs.num_ties} ties" if outputs.num_ties else ""),
-        "speed against the target alone": f"{evaluation.speed.speedup:.2f} ×",
+        "acceptance length τ": with_interval(evaluation.acceptance, 2),
+        "outputs equal to the target's": _equal(outputs) if outputs else "sampled",
+        "speed against the target alone": speed_up(speed.speedup, speed.speedup_low, speed.speedup_high),
         "optimizer steps": f"{curves.steps[-1]:,}" if curves.steps else "-",
         "loss, last tenth": f"{sum(last) / len(last):.3f}" if last else "-",
         "padding": f"{plan.padding_waste:.1%}",
     }
 
 
-def _evaluation_rows(evaluation: EvaluationRecord) -> dict[str, str]:
-    a, o, w, s = evaluation.acceptance, evaluation.outputs, evaluation.walk, evaluation.speed
-    parts = {"target": s.target_s, "drafter": s.drafter_s, "prefill": s.prefill_s, "rest": s.overhead_s}
-    return {
-        "τ pooled, 95 %": _with_interval(a, 3),
-        "τ, mean of prompts": _number(a.tau_prompt_mean, 3),
-        "τ without the bonus token": _number(a.tau_without_bonus, 3),
-        "held-out prompts": str(a.num_prompts),
-        "tokens / target forwards": f"{a.num_tokens:,} / {a.num_rounds:,}",
-        "whole blocks": "-" if a.full_block_share is None else f"{a.full_block_share:.1%}",
-        "outputs": f"{o.num_equal} equal, {o.num_ties} part at a tie, {o.num_different} differ",
-        "chain walk": f"equal in {w.num_equal} of {w.num_prompts} prompts, τ {_number(w.tau, 3)}, {_number(w.speedup, 1)} × faster",
-        "tokens per second": f"{s.speculative_tokens_per_s:.1f}, the target alone {s.plain_tokens_per_s:.1f}",
-        "time while decoding": ", ".join(f"{name} {seconds / s.speculative_s:.0%}" for name, seconds in parts.items()),
-        "measured in": f"{evaluation.subjects.dtype} on {evaluation.subjects.device}, {evaluation.subjects.num_threads} threads",
-    }
+def _equal(outputs: Outputs) -> str:
+    return f"{outputs.num_equal} of {outputs.num_prompts}" + (f", {outputs.num_ties} ties" if outputs.num_ties else "")
 
 
 def _identity(config: Config, records: tuple[Record, ...], manifest: DatasetManifest) -> dict[str, str]:
@@ -211,12 +187,3 @@ def _sample(decoded: DecodedSample) -> SampleDecode:
     return SampleDecode(
         sample_id=decoded.sample_id, category=decoded.category, tau=decoded.tau, prompt=decoded.prompt, blocks=tuple(blocks)
     )
-
-
-def _with_interval(a: Acceptance, digits: int) -> str:
-    interval = f" ({_number(a.tau_low, digits)} to {_number(a.tau_high, digits)})" if a.tau_low is not None else ""
-    return _number(a.tau, digits) + interval
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

@@ -55,6 +55,15 @@ class ProofRow:
     reason: str
 
 
+@dataclass(frozen=True)
+class ReportTable:
+    """A table as it is shown."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything a report shows.
@@ -64,6 +73,7 @@ class Facts:
         headline: the few numbers to look at first, label to text, in order.
         identity: what ran on what: label to text.
         evaluation: rows of the evaluation table: label to text.
+        tables: acceptance by parts and by other definitions.
         buckets: (bucket length in tokens, rows) in ascending order; lengths are multiples of `bucket_multiple`.
         lengths: rows by length: (lower bound of a bin, rows).
         padding_waste: share of padded tokens.
@@ -84,4 +94,5 @@ class Facts:
     padding_waste: float
     samples: tuple[SampleDecode, ...]
     proofs: tuple[ProofRow, ...]
+    tables: tuple[ReportTable, ...] = ()
     raw_evaluation: dict[str, Any]

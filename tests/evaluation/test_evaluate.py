@@ -16,64 +16,24 @@ from dflash_core.checkpoint.export import export_zlab
 from dflash_core.checkpoint.exported import load_drafter
 from dflash_core.config import Config, TargetConfig, parse_config
 from dflash_core.data.dataset import Dataset, Sample
-from dflash_core.data.identity import target_identity
-from dflash_core.data.prepare import prepare
-from dflash_core.drafter.model import Drafter
-from dflash_core.drafter.spec import from_target
+from dflash_core.drafter.proposing import DrafterCache
 from dflash_core.errors import CheckpointError, ConfigError, DataError, GateError, IdentityError
+from dflash_core.evaluation import answering
 from dflash_core.evaluation.compare import PromptResult
-from dflash_core.evaluation.decode import Decoded, TimeSplit, target_greedy
+from dflash_core.evaluation.decode import Decoded, TimeSplit, target_decode
 from dflash_core.evaluation.evaluate import evaluate
 from dflash_core.evaluation.prompts import choose_prompts, split_first_answer
 from dflash_core.evaluation.records import EvaluationRecord, WalkDifference
 from dflash_core.evaluation.samples import split_text, token_pieces
+from dflash_core.evaluation.speed import measure_speed
 from dflash_core.evaluation.table import results_table
+from dflash_core.evaluation.turns import ask_once
 from dflash_core.evaluation.walk_set import heldout_walk_rows, make_walk_evaluator
+from dflash_core.report.evaluation_facts import evaluation_rows, evaluation_tables
+from dflash_core.stages import compare as compare_command
 from dflash_core.stages import evaluate as evaluate_command
-from dflash_core.target.model import Target
-from dflash_core.target.tiny import make_tiny_target
 
-NUM_PROMPTS, MASK_ID = 5, 505
-
-
-def conversations(path: Path) -> Path:
-    """Twelve short chats of three categories, a half held out."""
-    rows = [
-        {
-            "id": f"row-{i}", "category": ("list", "story", "code")[i % 3], "split": "heldout" if i % 2 else "train",
-            "messages": [
-                {"role": "user", "content": f"What is number {i} for a train in the village {i * 7}?"},
-                {"role": "assistant", "content": f"The answer {i} is the small boat at the edge of the water, number {i * 31}."},
-            ],
-        }
-        for i in range(12)
-    ]  # fmt: skip
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A working directory with target, prepared data and an exported random drafter."""
-    root = tmp_path_factory.mktemp("world")
-    make_tiny_target(root / "target", seed=0)
-    tree = {
-        "target": {"path": str(root / "target"), "dtype": "float32"},
-        "data": {"conversations": [str(conversations(root / "rows.jsonl"))], "max_length": 256},
-        "drafter": {"num_layers": 2, "block_size": 4, "num_features": 2},
-        "evaluation": {"num_prompts": NUM_PROMPTS, "max_new_tokens": 12, "num_walk_prompts": 4, "bootstrap_samples": 50},
-    }
-    config = parse_config(tree, "test")
-    prepare(config, root / "prepared")
-    target = Target.load(config.target)
-    torch.manual_seed(0)
-    drafter = Drafter(from_target(target.config, config.drafter, MASK_ID))
-    with torch.no_grad():
-        for parameter in drafter.parameters():
-            parameter.copy_(0.2 * torch.randn_like(parameter) + (parameter.dim() == 1))
-    lineage = {"target_identity": target_identity(root / "target")}
-    export_zlab(drafter.state_dict(), drafter.spec, "target", root / "drafter", lineage)
-    return SimpleNamespace(root=root, config=config, target=target, drafter=drafter, lineage=lineage)
+NUM_PROMPTS = 5
 
 
 def run(world: SimpleNamespace, out: Path, drafter_dir: Path | None = None, config: Config | None = None) -> EvaluationRecord:
@@ -89,6 +49,11 @@ def test_evaluation_measures_writes_and_can_be_read_again(world: SimpleNamespace
     assert record.acceptance.num_prompts == record.outputs.num_prompts == NUM_PROMPTS
     assert record.outputs.num_different == 0 and record.walk.num_equal + len(record.walk.differences) == NUM_PROMPTS
     assert record.acceptance.num_tokens == sum(prompt.num_tokens - 1 for prompt in record.prompts)
+    assert list(record.by_set) == ["held out"] and record.by_set["held out"] == record.acceptance
+    for parts in (record.by_category, record.by_prompt_length, record.by_position):
+        assert sum(part.num_tokens for part in parts.values()) == record.acceptance.num_tokens
+    assert record.generate.num_prompts == 1 and record.generate.speedup > 0
+    assert record.parity.num_blocks > 4 and record.parity.largest_difference < 1e-3 and record.parity.num_different_drafts == 0
     assert sorted(record.by_category) == ["code", "list", "story"]
     assert record.speed.speculative_s > record.speed.drafter_s > 0
     for sample in record.samples:
@@ -103,14 +68,14 @@ def test_evaluation_measures_writes_and_can_be_read_again(world: SimpleNamespace
 def test_a_wrong_output_is_a_gate_that_says_no_after_the_record_is_written(
     world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = stage.speculative_greedy
+    decode = answering.speculative_decode
 
     def broken(*arguments: object) -> object:
         decoded = decode(*arguments)
         wrong = tuple((token + 1) % 400 for token in decoded.tokens)
         return type(decoded)(wrong, decoded.rounds, decoded.drafts, decoded.seconds)
 
-    monkeypatch.setattr(stage, "speculative_greedy", broken)
+    monkeypatch.setattr(answering, "speculative_decode", broken)
     with pytest.raises(GateError, match=f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs differ.*expected 0"):
         run(world, tmp_path)
     assert json.loads((tmp_path / "evaluation.json").read_text())["outputs"]["num_different"] == NUM_PROMPTS
@@ -120,10 +85,11 @@ def test_both_ways_of_decoding_end_at_the_targets_stop_tokens(
     world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = choose_prompts(Dataset.open(world.root / "prepared", "heldout"), 1)
-    answer = target_greedy(world.target, prompts[0].prompt_ids, 12, ()).tokens
+    answer = target_decode(world.target, prompts[0].prompt_ids, 12, ()).tokens
     stop = answer[3]
-    monkeypatch.setattr(stage, "stop_token_ids", lambda model, tokenizer: frozenset({stop}))
-    (result,) = stage.decode_prompts(world.target, world.drafter.eval(), prompts, 12)
+    monkeypatch.setattr(answering, "stop_token_ids", lambda model, tokenizer: frozenset({stop}))
+    settings = world.config.evaluation
+    (result,) = answering.decode_prompts(world.target, world.drafter.eval(), ask_once(prompts), 1, settings).results
     assert result.plain.tokens == result.speculative.tokens == answer[: answer.index(stop) + 1]
 
 
@@ -159,27 +125,104 @@ def test_what_the_gate_lets_pass(world: SimpleNamespace, tmp_path: Path) -> None
 def test_speed_up_is_plain_over_speculative_seconds() -> None:
     plain = Decoded((1, 2, 3, 4), (1, 1, 1), (), TimeSplit(total=6.0, prefill=1.0, target=4.0, drafter=0.0))
     fast = Decoded((1, 2, 3, 4), (3,), ((2, 3),), TimeSplit(total=2.0, prefill=0.5, target=0.8, drafter=0.4))
-    speed = stage.measure_speed([PromptResult(None, plain, fast)] * 2)
+    speed = measure_speed([PromptResult(None, plain, fast)] * 2, samples=40, block_size=4)
     assert (speed.plain_s, speed.speculative_s, speed.speedup) == (12.0, 4.0, 3.0)
     assert (speed.plain_tokens_per_s, speed.speculative_tokens_per_s) == (8 / 12, 2.0)
     assert (speed.prefill_s, speed.target_s, speed.drafter_s, speed.overhead_s) == pytest.approx((1.0, 1.6, 0.8, 0.6))
+    # A token of the target alone takes 5 / 3 s, a round 1.5 s: at τ 3, six tokens take 1 + 2 * 1.5 s in place of 1 + 6 * 5 / 3.
+    assert speed.break_even_tau == pytest.approx(0.9) and speed.predicted["3"] == pytest.approx(11 / 4)
+    assert (speed.speedup_low, speed.speedup_high) == (3.0, 3.0) and max(map(float, speed.predicted)) == 4
 
 
 def test_an_output_past_its_end_is_a_gate_that_says_no(world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = stage.speculative_greedy
+    decode = answering.speculative_decode
 
     def longer(*arguments: object) -> object:
         decoded = decode(*arguments)
         return type(decoded)((*decoded.tokens, 7), (*decoded.rounds, 1), (*decoded.drafts, (7, 7, 7)), decoded.seconds)
 
-    monkeypatch.setattr(stage, "speculative_greedy", longer)
+    monkeypatch.setattr(answering, "speculative_decode", longer)
     with pytest.raises(GateError, match=f"{NUM_PROMPTS} of {NUM_PROMPTS} outputs differ.*expected 0"):
         run(world, tmp_path)
 
 
+def with_evaluation(config: Config, **settings: object) -> Config:
+    """The configuration with other settings of the evaluation, checked as params.yaml is."""
+    return parse_config(config.model_dump() | {"evaluation": config.evaluation.model_dump() | settings}, "test")
+
+
+@pytest.fixture
+def prompt_sets(tmp_path: Path) -> list[str]:
+    """Two sets, one of two turns."""
+    paths = [tmp_path / "sets" / "chats.jsonl", tmp_path / "sets" / "sums.jsonl"]
+    paths[0].parent.mkdir()
+    paths[0].write_text(json.dumps({"question_id": 1, "category": "writing", "turns": ["Write a story.", "Now shorter."]}) + "\n")
+    paths[1].write_text("".join(json.dumps({"question": f"What is {i} and {i}?", "answer": str(2 * i)}) + "\n" for i in range(3)))
+    return list(map(str, paths))
+
+
+def test_prompt_sets_are_measured_turn_by_turn(world: SimpleNamespace, tmp_path: Path, prompt_sets: list[str]) -> None:
+    record = run(world, tmp_path, config=with_evaluation(world.config, prompt_sets=prompt_sets, num_prompts=2))
+    assert [p.sample_id for p in record.prompts] == ["sets/chats/1#1", "sets/chats/1#2", "sets/sums/1", "sets/sums/2"]
+    assert [p.turn for p in record.prompts] == [1, 2, 1, 1] and record.prompts[1].num_prompt_tokens > record.prompts[0].num_prompt_tokens + 12
+    assert list(record.by_set) == ["sets/chats", "sets/sums"] and list(record.by_category) == ["sets/sums", "writing"]
+    assert list(record.subjects.prompt_sets) == ["sets/chats", "sets/sums"] and record.outputs.num_equal == 4
+    assert record.generate.num_prompts == 1
+    text = io.StringIO()
+    Console(file=text, width=120).print(results_table(record))
+    assert "sets/chats" in text.getvalue() and "generate()" in text.getvalue()
+
+
+@pytest.mark.parametrize("rule", ["rejection", "match"])
+def test_sampled_answers_are_measured_and_held_to_no_text(world: SimpleNamespace, tmp_path: Path, rule: str) -> None:
+    config = with_evaluation(world.config, temperature=0.8, rule=rule, num_prompts=3)
+    record = run(world, tmp_path, config=config)
+    assert record.outputs is record.walk is None and record.subjects.rule == rule and record.acceptance.tau >= 1
+    named = {d.name: d.value for d in record.definitions}
+    assert named["1 + product of marginals"] is None and named["share of drafts accepted"] == 1 - record.acceptance.num_wasted / record.acceptance.num_drafted
+    again = run(world, tmp_path / "again", config=config)
+    assert [p.rounds for p in again.prompts] == [p.rounds for p in record.prompts]
+    rows = evaluation_rows(record)
+    assert rows["rule"] == f"{rule} at temperature 0.8" and "outputs" not in rows
+    titles = [table.title for table in evaluation_tables(record)]
+    assert titles[0] == "Acceptance by category" and titles[-1].startswith("The same rounds")
+
+
+def test_a_smaller_block_is_measured_in_all_ways(world: SimpleNamespace, tmp_path: Path) -> None:
+    record = run(world, tmp_path, config=with_evaluation(world.config, block_size=2, num_generate_prompts=0))
+    assert (record.subjects.block_size, record.subjects.trained_block_size) == (2, 4) and len(record.acceptance.histogram) == 2
+    assert record.outputs.num_different == 0 and record.generate is None
+    assert all(difference.tie for difference in record.walk.differences)
+    with pytest.raises(ConfigError, match="block_size is 9, .* was trained with 4"):
+        run(world, tmp_path, config=with_evaluation(world.config, block_size=9))
+
+
+def test_a_served_drafter_that_is_another_is_a_gate_that_says_no(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = DrafterCache.commit
+    monkeypatch.setattr(DrafterCache, "commit", lambda self, n: commit(self, max(1, n - 1)))
+    with pytest.raises(GateError, match="as served differs from the drafter as trained by .* expected at most 0.01 and 0"):
+        run(world, tmp_path)
+    assert (tmp_path / "evaluation.json").exists()
+
+
+def test_two_evaluations_are_compared_by_the_command(world: SimpleNamespace, tmp_path: Path) -> None:
+    first = run(world, tmp_path / "a")
+    text = compare_command.run(tmp_path / "a", tmp_path / "a" / "evaluation.json", tmp_path / "c.json")
+    assert "No difference found (τ +0.000" in text and "code" in text
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert found["overall"]["first"] == first.acceptance.tau and sorted(found["by_category"]) == ["code", "list", "story"]
+    with pytest.raises(DataError, match="b/evaluation.json can't be read"):
+        compare_command.run(tmp_path / "a", tmp_path / "b", None)
+
+
 @pytest.mark.parametrize(
     "fault",
-    ["another target", "another vocabulary", "other layers", "no mask row", "no drafter", "no data", "data of another", "full context"],
+    [
+        "another target", "another vocabulary", "other layers", "no mask row", "a mask row past the end", "no drafter", "no data",
+        "data of another", "full context", "no such set", "a set of answers",
+    ],
 )
 def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
     world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -195,6 +238,9 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
         "another vocabulary": (IdentityError, "vocab_size 600.*has 512"),
         "other layers": (IdentityError, "num_hidden_layers 9.*has 6"),
         "no mask row": (ConfigError, "mask_token_id"),
+        "a mask row past the end": (ConfigError, "mask_token_id 512 is no row .* 0 to 511"),
+        "no such set": (DataError, "nothing.jsonl is no file"),
+        "a set of answers": (DataError, "has the keys 'choices', expected one of turns"),
         "no drafter": (CheckpointError, "config.json"),
         "no data": (DataError, "prepare"),
         "data of another": (IdentityError, "tokenizer 000000000000.*Re-run stage"),
@@ -208,6 +254,14 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
         case "no mask row":
             del tree["dflash_config"]["mask_token_id"]
             path.write_text(json.dumps(tree))
+        case "a mask row past the end":
+            tree["dflash_config"]["mask_token_id"] = 512
+            path.write_text(json.dumps(tree))
+        case "no such set":
+            config = with_evaluation(config, prompt_sets=[str(tmp_path / "nothing.jsonl")])
+        case "a set of answers":
+            (tmp_path / "answers.jsonl").write_text('{"choices": [{"turns": ["x"]}]}\n')
+            config = with_evaluation(config, prompt_sets=[str(tmp_path / "answers.jsonl")])
         case "no drafter":
             directory = tmp_path / "nothing"
         case "no data":

@@ -8,9 +8,11 @@ import pytest
 
 from dflash_core.errors import DataError, IdentityError
 from dflash_core.evaluation.acceptance import histogram_PK, summarise
+from dflash_core.evaluation.record_file import read_record
 from dflash_core.evaluation.records import Piece
 from dflash_core.evaluation.records import SampleDecode as DecodedSample
-from dflash_core.report.collect import _check_same_run, _curves, _read_evaluation, _sample, _slot_accuracy, _with_interval
+from dflash_core.report.collect import _check_same_run, _curves, _sample, _slot_accuracy
+from dflash_core.report.evaluation_facts import with_interval
 from dflash_core.training.records import EvalRecord, StepRecord
 
 
@@ -51,14 +53,14 @@ def test_tokens_of_a_round_make_one_block_and_the_prefills_counts_none() -> None
 def test_a_broken_evaluation_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "evaluation.json").write_bytes(content)
     with pytest.raises(DataError, match=r"evaluation\.json is no evaluation of this version .*Run stage evaluate again") as caught:
-        _read_evaluation(tmp_path / "evaluation.json")
+        read_record(tmp_path / "evaluation.json")
     assert "\n" not in str(caught.value)
 
 
 def test_a_single_prompts_acceptance_is_shown_without_an_interval() -> None:
     table_PK = histogram_PK([(2, 1, 3)], 4)
-    assert _with_interval(summarise(table_PK), 2) == "2.00"
-    assert _with_interval(summarise(np.concatenate([table_PK, table_PK])), 2) == "2.00 (2.00 to 2.00)"
+    assert with_interval(summarise(table_PK), 2) == "2.00"
+    assert with_interval(summarise(np.concatenate([table_PK, table_PK])), 2) == "2.00 (2.00 to 2.00)"
 
 
 def test_an_evaluation_of_another_run_is_refused() -> None:
