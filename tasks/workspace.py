@@ -159,11 +159,14 @@ def _resolved(config: Config, base: Path) -> Config:
     drafter = config.drafter.model_copy(update={"init_from": None if init_from is None else os.path.abspath(base / init_from)})
     reference = config.data_gate.reference
     gate = config.data_gate.model_copy(update={"reference": None if reference is None else os.path.abspath(base / reference)})
-    return config.model_copy(update={"project": str(PROJECT), "target": target, "data": data, "data_gate": gate, "drafter": drafter})
+    prompt_sets = tuple(os.path.abspath(base / p) for p in config.evaluation.prompt_sets)
+    evaluation = config.evaluation.model_copy(update={"prompt_sets": prompt_sets})
+    sections = {"target": target, "data": data, "data_gate": gate, "drafter": drafter, "evaluation": evaluation}
+    return config.model_copy(update={"project": str(PROJECT), **sections})
 
 
 def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str, Any]:
-    """Name code files and conversation files one by one, the drafter that training starts from and the gate's reference where there are.
+    """Name code, conversation files and prompt sets one by one, the drafter that training starts from and the gate's reference where there are.
 
     DVC's ignore file doesn't reach outside the workspace, so a directory of code would count its __pycache__ and never
     be up to date; and it can interpolate neither a list nor null.
@@ -183,6 +186,7 @@ def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str,
             declaration["stages"][name]["deps"].append(config.drafter.init_from)
     if config.data_gate.reference is not None:
         declaration["stages"]["check-data"]["deps"].append(config.data_gate.reference)
+    declaration["stages"]["evaluate"]["deps"] += config.evaluation.prompt_sets
     return declaration
 
 
