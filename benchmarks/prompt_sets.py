@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from dflash_core.config import Config, parse_config
-from dflash_core.errors import DataError, GateError
+from dflash_core.errors import DataError, DflashError, GateError
 from dflash_core.evaluation.evaluate import evaluate
 from dflash_core.evaluation.prompt_sets import read_prompt_set
 from dflash_core.evaluation.record_file import read_record
@@ -97,6 +97,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="sets whose path holds one of these")
     parser.add_argument("--out", type=Path, help="directory for evaluation.json")
     options = parser.parse_args(arguments)
+    try:
+        return measure(options)
+    except DflashError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Evaluate, and print the table."""
     sets, others = find_sets(options.directory)
     chosen = [path for path in sets if not options.only or any(text in str(path) for text in options.only)]
     config, holds = configuration(options.target, chosen, options), True
