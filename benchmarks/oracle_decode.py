@@ -5,7 +5,8 @@
 Targets: tiny ones of four families (Llama, Qwen3, Mistral and Gemma 3, the last two with sliding windows), and --target, for
 which the prompts are those of --prompts in its chat template, and single tokens. Drafters: two of random weights; oracles that
 accept just d drafts in every round, whose τ is d + 1; and one that accepts each draft with probability a, whose rounds
-are foreseen one by one, and whose τ is (1 - a^K) / (1 - a) up to chance and the last round's cut. Every prompt is also decoded
+are foreseen one by one, and whose τ is (1 - a^K) / (1 - a) within four standard errors. There, the round that the limit cuts counts with
+all that it was granted: cut, it would take a tenth of a token from the τ of short answers. Every prompt is also decoded
 with stop tokens, with a smaller block, and to odd limits. Exit 1 where one text differs beyond a tie, or one round.
 """
 
@@ -37,7 +38,8 @@ SINGLE_TOKENS = 4  # one prompt in so many is a single token
 
 @dataclass
 class Tally:
-    """One drafter on all prompts of a target. `expected_tau` is what the oracle was made for."""
+    """One drafter on all prompts of a target. `expected_tau` is what the oracle was made for, `num_granted` what its rounds
+    would have committed without a limit."""
 
     target: str
     drafter: str
@@ -48,6 +50,7 @@ class Tally:
     num_rounds: int = 0
     num_tokens: int = 0
     rounds_as_planned: int = 0
+    num_granted: int = 0
     sum_of_squares: int = 0
 
     @property
@@ -60,17 +63,21 @@ class Tally:
         same = self.num_equal + self.num_ties == self.num_prompts
         if self.expected_tau is None:
             return same
-        spread = math.sqrt(max(0.0, self.sum_of_squares / self.num_rounds - self.tau**2) / self.num_rounds)
-        near = abs(self.tau - self.expected_tau) <= 4 * spread + 1e-9
+        granted = self.num_granted / self.num_rounds
+        spread = math.sqrt(max(0.0, self.sum_of_squares / self.num_rounds - granted**2) / self.num_rounds)
+        near = abs(granted - self.expected_tau) <= 4 * spread + 1e-9
         return same and near and self.rounds_as_planned + self.num_ties >= self.num_prompts
 
     def add(self, rounds: Sequence[int], planned: Sequence[int] | None, difference: object) -> None:
         self.num_prompts += 1
         self.num_equal += difference is None
         self.num_ties += difference is not None and difference.tie
-        self.rounds_as_planned += planned is not None and list(rounds) == list(planned)
         self.num_rounds, self.num_tokens = self.num_rounds + len(rounds), self.num_tokens + sum(rounds)
-        self.sum_of_squares += sum(count**2 for count in rounds)
+        if planned is not None:
+            cut = sum(planned) - sum(rounds)
+            self.rounds_as_planned += cut < planned[-1] and list(rounds) == [*planned[:-1], planned[-1] - cut]
+            self.num_granted += sum(planned)
+            self.sum_of_squares += sum(count**2 for count in planned)
 
 
 def campaign(name: str, target: Target, prompts: Sequence[Sequence[int]], limit: int, seed: int) -> list[Tally]:

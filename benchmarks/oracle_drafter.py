@@ -77,10 +77,13 @@ class OracleDrafter(nn.Module):
 
 
 def planned_rounds(wrong: FirstMiss, first_anchor: int, num_tokens: int, block_size: int) -> list[int]:
-    """Tokens that each round commits of `num_tokens` after the first: an accepted draft each slot before the miss, and one more."""
-    anchor, rounds, end = first_anchor, [], first_anchor + num_tokens
-    while anchor < end:
+    """What each round grants until `num_tokens` after the first are committed: a draft each slot before the miss, and one more.
+
+    The last one may grant more than the limit lets it commit.
+    """
+    anchor, rounds = first_anchor, []
+    while anchor < first_anchor + num_tokens:
         miss = wrong(anchor)
-        rounds.append(min(block_size if miss is None else min(miss, block_size), end - anchor))
+        rounds.append(block_size if miss is None else min(miss, block_size))
         anchor += rounds[-1]
     return rounds
