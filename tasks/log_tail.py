@@ -12,13 +12,17 @@ SECONDS_BETWEEN_POLLS = 5.0
 LAST_POLL_SECONDS = 60.0
 
 
-def new_records(log_file: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """Records of the whole lines after byte `offset`, and the offset after them; a line that is being written waits."""
+def new_records(log_file: Path, offset: int, most_bytes: int = -1) -> tuple[list[dict[str, Any]], int]:
+    """Records of the whole lines after byte `offset`, and the offset after them; a line that is being written waits.
+
+    Args:
+        most_bytes: read no more than this, which must hold a line; -1 reads to the end.
+    """
     if not log_file.exists():
         return [], offset
     with log_file.open("rb") as log:
         log.seek(offset)
-        text = log.read()
+        text = log.read(most_bytes)
     whole = text[: text.rfind(b"\n") + 1]
     return [record for line in whole.splitlines() if (record := _record(line))], offset + len(whole)
 
@@ -32,14 +36,14 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def polling(poll: Callable[[int], int], name: str) -> Iterator[None]:
+def polling(poll: Callable[[int], int], name: str, seconds: float | None = None) -> Iterator[None]:
     """Call `poll` with the offset it gave last, from 0, every few seconds while the body runs, and once when it has ended.
 
     The thread is in the body's own run context; what `poll` raises would end it, so `poll` tolerates its own faults.
     """
     ended = threading.Event()
     context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(_poll_until, ended, poll), name=name, daemon=True)
+    thread = threading.Thread(target=context.run, args=(_poll_until, ended, poll, seconds or SECONDS_BETWEEN_POLLS), name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -48,8 +52,8 @@ def polling(poll: Callable[[int], int], name: str) -> Iterator[None]:
         thread.join(LAST_POLL_SECONDS)
 
 
-def _poll_until(ended: threading.Event, poll: Callable[[int], int]) -> None:
+def _poll_until(ended: threading.Event, poll: Callable[[int], int], seconds: float) -> None:
     offset, last = 0, False
     while not last:
-        last = ended.wait(SECONDS_BETWEEN_POLLS)
+        last = ended.wait(seconds)
         offset = poll(offset)

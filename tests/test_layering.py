@@ -36,7 +36,7 @@ ALLOWED = {
 }
 # Tools outside the core set, and the one file or part that may import each.
 IMPORTERS = {
-    "mlflow": ("tasks/tracking.py",),
+    "mlflow": ("tasks/mlflow_store.py",),
     "dvc": ("tasks/dvc_stages.py",),
     "great_expectations": ("dflash_core/data_gate/suites.py", "dflash_core/data_gate/validate.py"),
     "pandas": ("dflash_core/data_gate/",),

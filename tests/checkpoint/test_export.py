@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import resource
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -287,3 +288,21 @@ def test_the_card_names_target_data_proof_and_acceptance(tmp_path: Path) -> None
     assert "2.35 (95 %: 2.20 to 2.50), by chain walk over 80 rounds" in known
     assert "**Status: unproven.**" in unknown and "| acceptance length τ | `not measured` |" in unknown
     assert "| data version | `not recorded` |" in unknown and 'speculation_type="dflash"' in unknown
+
+
+def test_the_card_ends_with_the_commands_that_serve_it(tmp_path: Path) -> None:
+    drafter, target = make_drafter(1), save_target(tmp_path / "a target")
+    export_zlab(drafter.state_dict(), drafter.spec, str(target), tmp_path / "zlab", {})
+    export_speculators(drafter.state_dict(), drafter.spec, str(target), tmp_path / "speculators", {})
+    zlab, speculators = ((tmp_path / name / "README.md").read_text() for name in ("zlab", "speculators"))
+    vllm, sglang = [part.removeprefix("bash\n") for part in zlab.split("```")[1::2]]
+    command, flag, tree = shlex.split(vllm)[2:]
+    assert (command, flag) == (str(target), "--speculative-config")
+    assert json.loads(tree) == {"method": "dflash", "model": "DIRECTORY", "num_speculative_tokens": 5}, "B - 1: the anchor is no draft"
+    options = shlex.split(sglang)[3:]
+    assert dict(zip(options[::2], options[1::2], strict=True)) == {
+        "--model-path": str(target), "--speculative-algorithm": "DFLASH",
+        "--speculative-draft-model-path": "DIRECTORY", "--speculative-num-draft-tokens": "6",
+    }  # fmt: skip
+    assert "not run for this one" in zlab and zlab.rstrip().endswith("```")
+    assert "vllm serve" in speculators and "sglang" not in speculators, "SGLang doesn't read that layout"

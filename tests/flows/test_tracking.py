@@ -1,179 +1,270 @@
-"""Delivery to MLflow: complete, once, and never a condition for the run."""
+"""Delivery to MLflow: complete, once, later where it has to be, and never a condition for the run."""
 
 import json
 import logging
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks import tracking
-from tasks.tracking import Tracker, deliver, following, record_outputs, tracked
+from tasks import mlflow_store, shipping, tracking
+from tasks.shipping import ship
+from tasks.tracking import Tracker, deliver_all, following, record_outputs, record_proof, tracked
 from tasks.workspace import Workspace, make_workspace
 
 STEP = {
     "kind": "step", "run_id": "r", "session_id": "s", "epoch": 0, "loss": 2.0, "streak": None, "lr": 1e-3, "num_blocks": 4,
     "per_position_accuracy": [0.5, None], "per_position_count": [2, 0], "buckets": [32], "first_sample": 0, "last_sample": 3,
 }  # fmt: skip
+START = {
+    "kind": "start", "run_id": "r", "session_id": "s", "step": 0, "wall_time": 1000.0,
+    "config": {"run": "mine", "training": {"betas": [0.9, 0.95]}}, "identity": {"target": "t" * 64},
+}  # fmt: skip
+
+
+def line(record: dict[str, Any]) -> str:
+    return json.dumps(record) + "\n"
+
+
+def step_line(step: int, loss: float | None = None, wall_time: float | None = None) -> str:
+    loss = 10.0 / step if loss is None else loss
+    return line({**STEP, "step": step, "wall_time": wall_time or 1000.0 + step, "loss": loss, "loss_sum": loss * 4})
+
+
+def stop_line(step: int, reason: str = "finished") -> str:
+    return line({"kind": "stop", "run_id": "r", "session_id": "s", "step": step, "wall_time": 2000.0, "reason": reason, "message": ""})
+
+
+FINDING = line({"kind": "finding", "what": "loss_spike", "step": 2, "at_step": 2, "severity": "fault", "text": "it jumps", "stops": False})
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Workspace:
     source = tmp_path / "mine.yaml"
     source.write_text("target: {path: target}\ndata: {conversations: [a.jsonl]}\nrun: mine\n")
-    return make_workspace(str(source), directory=tmp_path / "workspaces", cache=tmp_path / "cache")
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once and copied: MLflow's some forty migrations take longer than all these tests."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
+    made = make_workspace(str(source), directory=tmp_path / "workspaces", cache=tmp_path / "cache")
+    made.log_file.parent.mkdir(parents=True)
+    return made
 
 
 @pytest.fixture
-def uri(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(tracking, "PROJECT", tmp_path)
-    shutil.copy(empty_database, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path
 
 
-def step_line(step: int) -> str:
-    return json.dumps({**STEP, "step": step, "wall_time": 1000.0 + step, "loss": 10.0 / step}) + "\n"
-
-
-def finding_line() -> str:
-    return json.dumps({"kind": "finding", "what": "loss_spike", "step": 2, "at_step": 2, "severity": "fault", "text": "it jumps", "stops": False}) + "\n"
-
-
-def history(tracker: Tracker, key: str) -> list[tuple[int, float]]:
-    from mlflow import MlflowClient
-
-    return [(m.step, m.value) for m in MlflowClient(tracker.uri).get_metric_history(tracker.run_id, key)]
-
-
-def test_a_run_is_recorded_whole(place: Workspace, uri: str) -> None:
-    from mlflow import MlflowClient
-
+def write_outputs(place: Workspace) -> None:
     build = place.root / "build"
     for directory in ("drafter", "report", "evaluation"):
         (build / directory).mkdir(parents=True)
+    (build / "train.json").write_text('{"run_id": "r"}')
     (build / "drafter/model.safetensors").write_bytes(b"weights")
     (build / "report/report.html").write_text("<html>")
     (build / "report/report.json").write_text("{}")
-    (build / "evaluation/evaluation.json").write_text(json.dumps({"acceptance": {"tau": 1.7, "histogram": [1]}, "ok": True}))
-    place.log_file.parent.mkdir(parents=True)
-    with tracked(place, uri) as tracker:
-        with following(tracker, place.log_file):
-            place.log_file.write_text(step_line(1) + step_line(2) + finding_line() + json.dumps({**STEP, "step": 3})[:40])
-        record_outputs(tracker, place)
-    client = MlflowClient(uri)
-    run = client.get_run(tracker.run_id)
-    assert run.info.status == "FINISHED"
-    assert run.data.tags["finding.loss_spike"] == "step 2, fault: it jumps"
-    assert run.data.params["training.betas"] == "[0.9, 0.95]" and run.data.params["run"] == "mine"
-    assert history(tracker, "loss") == [(1, 10.0), (2, 5.0)]
-    assert history(tracker, "accuracy.slot_1") == [(1, 0.5), (2, 0.5)] and not history(tracker, "accuracy.slot_2")
-    assert run.data.metrics["evaluation.acceptance.tau"] == 1.7 and "evaluation.ok" not in run.data.metrics
-    assert {f.path for f in client.list_artifacts(tracker.run_id)} >= {"report.html", "report.json", "evaluation.json", "params.yaml"}
-    (model,) = client.search_logged_models([run.info.experiment_id])
-    assert (model.name, str(model.status)) == ("mine", "READY")
+    tree = {"by_category": {"c++ <x>": {"tau": 1.5}, "数学": {"tau": 1.25}}, "acceptance": {"tau": 1.75, "histogram": [1]}, "ok": True}
+    (build / "evaluation/evaluation.json").write_text(json.dumps(tree))
+    (place.root / "dvc.lock").write_text(
+        json.dumps({"stages": {"prepare": {"deps": [{"path": str(place.root.parents[1] / "a.jsonl"), "md5": "a" * 32}],
+                                           "outs": [{"path": "build/prepared", "md5": "b" * 32 + ".dir"}]}}})
+    )  # fmt: skip
 
 
-def test_repeated_delivery_counts_once_and_torn_lines_wait(place: Workspace, uri: str, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    with tracked(place, uri) as tracker:
-        log.write_text(step_line(1) + step_line(2)[:30])
-        offset = deliver(tracker, log, 0)
-        assert offset == len(step_line(1))
-        log.write_text(step_line(1) + step_line(2))
-        assert deliver(tracker, log, offset) == deliver(tracker, log, 0) == len(log.read_text())
-        assert history(tracker, "loss") == [(1, 10.0), (2, 5.0)]
+def client(uri: str) -> Any:
+    return mlflow_store.client_of(uri)
 
 
-def test_a_dead_tracker_only_warns(place: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
+    return [(m.step, m.value) for m in client(uri).get_metric_history(run_id, key)]
+
+
+def die(monkeypatch: pytest.MonkeyPatch) -> None:
     def dead(uri: str) -> None:
         raise ConnectionError("no route to host")
 
-    monkeypatch.setattr(tracking, "_client", dead)
-    caplog.set_level(logging.WARNING)
-    with tracked(place, "http://127.0.0.1:9") as tracker, following(tracker, place.log_file):
-        assert tracker.run_id is None
-    record_outputs(tracker, place)
-    assert [r.getMessage().split(":")[0] for r in caplog.records] == ["MLflow"]
+    monkeypatch.setattr(mlflow_store, "client_of", dead)
 
 
-def test_a_tracker_that_dies_in_between_only_warns(place: Workspace, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    place.log_file.parent.mkdir(parents=True)
-    place.log_file.write_text(step_line(1))
+def test_a_run_is_recorded_whole_and_nested(place: Workspace, uri: str) -> None:
+    write_outputs(place)
     with tracked(place, uri) as tracker:
-
-        def dead(uri: str) -> None:
-            raise ConnectionError("gone")
-
-        monkeypatch.setattr(tracking, "_client", dead)
         with following(tracker, place.log_file):
-            pass
-    assert "delivering metrics failed" in caplog.text and "closing the run failed" in caplog.text
-
-
-def test_a_failed_run_is_recorded_as_failed(place: Workspace, uri: str) -> None:
-    from mlflow import MlflowClient
-
-    with pytest.raises(ValueError), tracked(place, uri) as tracker:
-        raise ValueError
-    assert MlflowClient(uri).get_run(tracker.run_id).info.status == "FAILED"
-
-
-def test_odd_names_of_categories_and_runs_are_recorded(tmp_path: Path, uri: str) -> None:
-    from mlflow import MlflowClient
-
-    source = tmp_path / "mine.yaml"
-    source.write_text("target: {path: target}\ndata: {conversations: [a.jsonl]}\nrun: v1.2\n")
-    place = make_workspace(str(source), directory=tmp_path / "workspaces", cache=tmp_path / "cache")
-    (place.root / "build/evaluation").mkdir(parents=True)
-    (place.root / "build/drafter").mkdir()
-    (place.root / "build/drafter/config.json").write_text("{}")
-    tree = {"by_category": {"c++ <x>": {"tau": 1.5}, "数学": {"tau": 1.25}}, "acceptance": {"tau": 1.75}}
-    (place.root / "build/evaluation/evaluation.json").write_text(json.dumps(tree))
-    with tracked(place, uri) as tracker:
+            place.log_file.write_text(line(START) + step_line(1) + step_line(2) + FINDING + stop_line(2))
         record_outputs(tracker, place)
-    client = MlflowClient(uri)
-    run = client.get_run(tracker.run_id)
-    assert run.data.metrics["evaluation.acceptance.tau"] == 1.75
+    run = client(uri).get_run(tracker.run_id)
+    assert (run.info.status, run.info.run_name, run.info.start_time, run.info.end_time) == ("FINISHED", "mine", 1_000_000, 2_000_000)
+    assert run.data.tags["finding.loss_spike"] == "step 2, fault: it jumps" and run.data.tags["dflash.target"] == "t" * 64
+    assert run.data.params["training.betas"] == "[0.9, 0.95]" and run.data.params["run"] == "mine"
+    assert history(uri, tracker.run_id, "loss") == [(1, 10.0), (2, 5.0)]
+    assert history(uri, tracker.run_id, "accuracy.slot_1") == [(1, 0.5), (2, 0.5)] and not history(uri, tracker.run_id, "accuracy.slot_2")
+    assert run.data.metrics["evaluation.acceptance.tau"] == 1.75 and "evaluation.ok" not in run.data.metrics
     assert run.data.metrics["evaluation.by_category.c__ _x_.tau"] == 1.5
-    (model,) = client.search_logged_models([run.info.experiment_id])
-    assert model.name == "v1_2"
+    assert {f.path for f in client(uri).list_artifacts(tracker.run_id)} >= {"report.html", "report.json", "evaluation.json", "params.yaml"}
+    assert {d.dataset.digest for d in run.inputs.dataset_inputs} == {"a" * 32, "b" * 32 + ".dir"}
+    (model,) = client(uri).search_logged_models([run.info.experiment_id])
+    assert (model.name, str(model.status)) == ("mine", "READY")
+    (nested,) = mlflow_store.find_runs(client(uri), run.info.experiment_id, {"mlflow.parentRunId": tracker.run_id})
+    assert nested.data.tags["dflash.kind"] == "evaluation" and nested.data.metrics["evaluation.acceptance.tau"] == 1.75
 
 
-def test_a_tracker_that_cannot_be_opened_again_only_warns(place: Workspace, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tracked(place, uri) as tracker:
+def test_nothing_is_recorded_twice(place: Workspace, uri: str) -> None:
+    write_outputs(place)
+    place.log_file.write_text(line(START) + step_line(1))
+    first = deliver_all(uri, place.log_file.parent, place.root)
+    (place.log_file.parent / shipping.CURSOR).unlink()  # as if killed before it was written
+    assert deliver_all(uri, place.log_file.parent, place.root) == first
+    assert history(uri, first, "loss") == [(1, 10.0)]
+    experiment = client(uri).get_run(first).info.experiment_id
+    assert len(client(uri).search_runs([experiment])) == 2, "the training and its evaluation"
 
-        def dead(uri: str) -> None:
+
+def test_the_outputs_of_another_run_are_not_recorded(place: Workspace, uri: str) -> None:
+    write_outputs(place)
+    (place.root / "build/train.json").write_text('{"run_id": "another"}')
+    place.log_file.write_text(line(START))
+    run = client(uri).get_run(deliver_all(uri, place.log_file.parent, place.root))
+    assert not run.data.metrics and not client(uri).search_logged_models([run.info.experiment_id])
+
+
+def test_delivery_goes_on_where_it_was_and_torn_lines_wait(run_dir: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = run_dir / shipping.LOG
+    log.write_text(line(START) + step_line(1) + step_line(2)[:30])
+    run_id = ship(uri, run_dir)
+    assert history(uri, run_id, "loss") == [(1, 10.0)]
+    sent: list[Any] = []
+    log_metrics = mlflow_store.log_metrics
+    monkeypatch.setattr(mlflow_store, "log_metrics", lambda c, r, metrics: (sent.extend(metrics), log_metrics(c, r, metrics)))
+    log.write_text(line(START) + step_line(1) + step_line(2))
+    assert ship(uri, run_dir) == run_id and {m.step for m in sent} == {2}
+    assert history(uri, run_id, "loss") == [(1, 10.0), (2, 5.0)]
+
+
+def test_a_long_log_goes_in_parts_each_noted(run_dir: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "PART_BYTES", 1000)
+    log, real = run_dir / shipping.LOG, mlflow_store.log_metrics
+    log.write_text(line(START) + "".join(map(step_line, range(1, 20))))
+
+    def breaks(client: Any, run_id: str, metrics: list[Any]) -> None:
+        if any(metric.step == 10 for metric in metrics):
             raise ConnectionError("gone")
+        real(client, run_id, metrics)
 
-        monkeypatch.setattr(tracking, "_client", dead)
-        record_outputs(tracker, place)
+    monkeypatch.setattr(mlflow_store, "log_metrics", breaks)
+    with pytest.raises(ConnectionError):
+        ship(uri, run_dir)
+    cursor = json.loads((run_dir / shipping.CURSOR).read_text())[uri]
+    assert 0 < cursor["last_step"] < 10 and 0 < cursor["offset"] < log.stat().st_size
+    monkeypatch.setattr(mlflow_store, "log_metrics", real)
+    assert [step for step, _ in history(uri, ship(uri, run_dir), "loss")] == list(range(1, 20))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["delivered as it went", "delivered at the end"])
+def test_a_step_done_again_counts_once_unless_its_numbers_differ(run_dir: Path, uri: str, late: bool) -> None:
+    log, resume = run_dir / shipping.LOG, line({"kind": "resume", "run_id": "r", "session_id": "t", "step": 1, "wall_time": 1500.0})
+    parts = [line(START) + step_line(1) + step_line(2), step_line(3) + resume, step_line(2, wall_time=1600.0), step_line(3, 9.0, 1601.0) + step_line(4, 2.5, 1602.0)]
+    log.write_text("")
+    for part in parts:
+        with log.open("a") as file:
+            file.write(part)
+        run_id = None if late else ship(uri, run_dir)
+    run_id = ship(uri, run_dir) if late else run_id
+    assert history(uri, run_id, "loss") == [(1, 10.0), (2, 5.0), (3, 10 / 3), (3, 9.0), (4, 2.5)]
+
+
+def test_a_resumed_training_is_the_same_run_and_another_one_is_not(run_dir: Path, uri: str) -> None:
+    log = run_dir / shipping.LOG
+    log.write_text(line(START) + step_line(1) + stop_line(1, "signal"))
+    first = ship(uri, run_dir)
+    assert client(uri).get_run(first).info.status == "KILLED"
+    with log.open("a") as file:
+        file.write(line({"kind": "resume", "run_id": "r", "session_id": "t", "step": 1, "wall_time": 1500.0}) + step_line(2))
+    assert ship(uri, run_dir) == first and client(uri).get_run(first).info.status == "RUNNING"
+    log.write_text(line({**START, "run_id": "q"}) + step_line(1))
+    second = ship(uri, run_dir)
+    assert second != first and history(uri, second, "loss") == [(1, 10.0)]
+
+
+def test_a_server_that_was_made_anew_gets_all_of_it(run_dir: Path, uri: str, empty_database: Path, tmp_path: Path) -> None:
+    (run_dir / shipping.LOG).write_text(line(START) + step_line(1))
+    first = ship(uri, run_dir)
+    other = tmp_path / "new.db"
+    other.write_bytes(empty_database.read_bytes())
+    cursor = (run_dir / shipping.CURSOR).read_text()
+    (run_dir / shipping.CURSOR).write_text(cursor.replace(uri, f"sqlite:///{other}"))
+    second = ship(f"sqlite:///{other}", run_dir)
+    assert second != first and history(f"sqlite:///{other}", second, "loss") == [(1, 10.0)]
+
+
+def test_the_machines_load_is_delivered(run_dir: Path, uri: str) -> None:
+    (run_dir / shipping.LOG).write_text(line(START))
+    (run_dir / shipping.SYSTEM_LOG).write_text(line({"kind": "system", "wall_time": 1001.0, "metrics": {"cpu_utilization_percentage": 50.0}}))
+    assert history(uri, ship(uri, run_dir), "system/cpu_utilization_percentage") == [(0, 50.0)]
+
+
+def test_a_server_that_was_down_for_the_whole_run_gets_it_later(
+    place: Workspace, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    write_outputs(place)
+    with monkeypatch.context() as down:
+        die(down)
+        with tracked(place, uri) as tracker:
+            with following(tracker, place.log_file):
+                place.log_file.write_text(line(START) + step_line(1) + stop_line(1))
+            record_proof(tracker, [verdict("step-00000001", "proven", True)])
+            record_outputs(tracker, place)
+            assert tracker.run_id is None
+    assert {r.getMessage().split(":")[0] for r in caplog.records} == {"MLflow"}
+    note = place.log_file.parent / "checkpoints/step-00000001/status.json"
+    note.parent.mkdir(parents=True)
+    note.write_text(json.dumps({"verdict": verdict("step-00000001", "proven", True)}))
+    with tracked(place, uri) as tracker:
+        pass
+    run = client(uri).get_run(tracker.run_id)
+    assert (run.info.status, run.data.tags["dflash.proof"]) == ("FINISHED", "proven")
+    assert history(uri, tracker.run_id, "loss") == [(1, 10.0)] and run.data.metrics["evaluation.acceptance.tau"] == 1.75
+
+
+def test_an_outage_is_told_once_and_its_end(
+    place: Workspace, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    place.log_file.write_text(line(START) + step_line(1))
+    follower = tracking._Following(Tracker(uri, place.log_file.parent))
+    with monkeypatch.context() as down:
+        die(down)
+        follower.poll(0)
+        follower.poll(0)
+    follower.poll(0)
+    told = [r.getMessage() for r in caplog.records if r.name == "tasks.tracking"]
+    assert [text.split("(")[0] for text in told] == ["MLflow: delivering metrics failed ", "MLflow: delivered what it had missed"]
+
+
+def test_a_training_that_was_killed_is_recorded_as_failed(place: Workspace, uri: str) -> None:
+    with pytest.raises(ValueError), tracked(place, uri) as tracker, following(tracker, place.log_file):
+        place.log_file.write_text(line(START) + step_line(1))
+        raise ValueError
+    assert client(uri).get_run(tracker.run_id).info.status == "FAILED"
+
+
+def verdict(name: str, outcome: str, sound: bool, fault: str | None = None) -> dict[str, Any]:
+    return {"name": name, "outcome": outcome, "sound": sound, "fault": fault, "step": 1, "steps_replayed": 3}
 
 
 def test_a_proof_is_tagged_by_checkpoint_and_as_a_whole(place: Workspace, uri: str) -> None:
-    from mlflow import MlflowClient
-
-    def verdict(name: str, outcome: str, sound: bool, fault: str | None = None) -> dict[str, object]:
-        return {"name": name, "outcome": outcome, "sound": sound, "fault": fault}
-
+    place.log_file.write_text(line(START))
     good, last = verdict("step-00000002", "proven", True), verdict("step-00000004", "unproven", False)
     with tracked(place, uri) as tracker:
-        tracking.record_proof(tracker, [good, last])
-        assert MlflowClient(uri).get_run(tracker.run_id).data.tags["dflash.proof"] == "unproven"
-        tracking.record_proof(tracker, [good, verdict("step-00000003", "rejected", False, "moments"), verdict("step-00000004", "proven", False, "rng")])
-    tags = MlflowClient(uri).get_run(tracker.run_id).data.tags
+        record_proof(tracker, [good, last])
+        assert client(uri).get_run(tracker.run_id).data.tags["dflash.proof"] == "unproven"
+        record_proof(tracker, [good, verdict("step-00000003", "rejected", False, "moments"), verdict("step-00000004", "proven", False, "rng")])
+    tags = client(uri).get_run(tracker.run_id).data.tags
     assert {key: tags[key] for key in tags if key.startswith("dflash.proof")} == {
         "dflash.proof": "rejected",
         "dflash.proof.step-00000002": "proven",
         "dflash.proof.step-00000003": "rejected (moments)",
         "dflash.proof.step-00000004": "proven, resumed wrongly (rng)",
     }
+
+
+def test_a_password_is_not_written_down() -> None:
+    assert mlflow_store.without_secret("https://me:secret@host:5000/x") == "https://host:5000/x"
+    assert mlflow_store.without_secret("sqlite:////a/b.db") == "sqlite:////a/b.db"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import flows.train_drafter as module
-from tasks import tracking
+from tasks import mlflow_store
 from tasks.launch import CommandFailed
 from tasks.workspace import PROJECT, make_workspace
 
@@ -37,7 +37,6 @@ def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         module, "make_workspace", functools.partial(make_workspace, directory=tmp_path / "workspaces", cache=tmp_path / "cache")
     )
-    monkeypatch.setattr(tracking, "PROJECT", tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path / "tiny.yaml"
@@ -57,7 +56,12 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None
     assert "://" not in (root / "build/report/report.html").read_text()
     assert "acceptance length" in capfd.readouterr().out
     client = MlflowClient(f"sqlite:///{params.parent / 'mlflow.db'}")
-    (run,) = client.search_runs([client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id])
+    runs = client.search_runs([client.get_experiment_by_name(mlflow_store.EXPERIMENT).experiment_id])
+    (run,) = [run for run in runs if run.data.tags["dflash.kind"] == "train"]
+    nested = {other.data.tags["dflash.kind"] for other in runs if other.data.tags.get("mlflow.parentRunId") == run.info.run_id}
+    assert run.info.status == "FINISHED" and nested == {"proof", "evaluation"}
+    lock = yaml.safe_load((root / "dvc.lock").read_text())["stages"]["prepare"]["outs"][0]["md5"]
+    assert lock in {dataset.dataset.digest for dataset in run.inputs.dataset_inputs}
     assert [m.step for m in client.get_metric_history(run.info.run_id, "loss")] == [1, 2, 3, 4]
     assert run.data.tags["dflash.proof"] == run.data.tags["dflash.proof.step-00000004"] == "proven"
     assert run.data.metrics["evaluation.acceptance.tau"] == report["overall"]["tau"]
@@ -65,6 +69,8 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None
     output = {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()}
     assert set(output) == {f"{name}.log" for name in ("prepare", "bucket", "check-data", "features", "train", "prove", "evaluate", "report")}
     assert module.train_drafter(str(params)) == result
+    assert len(client.search_runs([run.info.experiment_id])) == len(runs), "a training that is up to date is no new run"
+    assert len(client.search_logged_models([run.info.experiment_id])) == 1
     assert {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()} == output, "a stage that is up to date ran again"
 
     _refuses_bad_input(params)

@@ -1,5 +1,7 @@
 """The model card of an export: what it is, for which target, from where, how good, and whether a replay has proven it."""
 
+import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ _WORDS = {
     "init": "started from",
 }
 _USE = """
+## Use
+
 ```python
 drafter = AutoModel.from_pretrained(DIRECTORY)  # no remote code
 target.generate(**inputs, assistant_model=drafter, speculation_type="dflash", do_sample=False)
@@ -45,10 +49,30 @@ tags: [dflash, speculative-decoding, {status}]
 Drafts {spec.block_size - 1} tokens a block for the target below, from the outputs of its layers
 {list(spec.target_layer_ids)} (0-based, of {spec.num_target_layers}). {spec.num_layers} layers, mask row {spec.mask_token_id}.
 Embedding and LM head are the target's.
-{_USE if layout == "transformers" else ""}
+
 | | |
 | --- | --- |
 {rows}
+{_USE if layout == "transformers" else _serving(spec, layout, lineage["target_path"])}"""
+
+
+def _serving(spec: DrafterSpec, layout: str, target_path: str) -> str:
+    """How vLLM, and SGLang where it reads the layout, take this drafter; DIRECTORY is where this card lies."""
+    # Both count what is drafted, in other words: vLLM without the anchor, SGLang the whole block.
+    speculative = json.dumps({"method": "dflash", "model": "DIRECTORY", "num_speculative_tokens": spec.block_size - 1})
+    target = shlex.quote(target_path)
+    commands = [f"vllm serve {target} --speculative-config '{speculative}'"]
+    if layout == "z-lab":
+        options = f"--speculative-draft-model-path DIRECTORY --speculative-num-draft-tokens {spec.block_size}"
+        commands.append(f"python -m sglang.launch_server --model-path {target} --speculative-algorithm DFLASH \\\n  {options}")
+    shown = "\n\n".join(f"```bash\n{command}\n```" for command in commands)
+    return f"""
+## Serve
+
+The commands that {"vLLM and SGLang document" if len(commands) > 1 else "vLLM documents"} for such a drafter; DIRECTORY is where this card lies.
+They were not run for this one.
+
+{shown}
 """
 
 

@@ -1,0 +1,32 @@
+"""Waits for a person to approve a promotion, by a form in Prefect's UI."""
+
+from prefect import pause_flow_run
+from prefect.input import RunInput
+from pydantic import Field
+
+from tasks import promotion
+from tasks.promotion import Judgement
+from tasks.promotion_settings import PromotionSettings
+from tasks.registry import Registry
+
+POLL_SECONDS = 5
+
+
+class Approval(RunInput):
+    """The form."""
+
+    approve: bool = Field(False, description="Make it the champion.")
+    reason: str = Field("", description="Why, or why not; it stands beside the version in the registry.")
+
+
+def ask_a_person(registry: Registry, judgement: Judgement, settings: PromotionSettings) -> None:
+    """Pause the flow until the form is sent.
+
+    Raises:
+        GateError: the answer is no.
+    """
+    form = Approval.with_initial_data(description=f"# Promote {judgement.version.name}?\n\n{judgement.table()}")
+    answer = pause_flow_run(wait_for_input=form, timeout=int(settings.approval_hours * 3600), poll_interval=POLL_SECONDS)
+    registry.tag(judgement.version.number, {"dflash.approval": f"{'yes' if answer.approve else 'no'}: {answer.reason}"})
+    if not answer.approve:
+        promotion.refuse(registry, judgement, answer.reason or "no reason given")

@@ -1,0 +1,84 @@
+"""Deletes from DVC's cache what nothing refers to: no workspace's dvc.lock, and no version in the registry.
+
+`dvc gc` knows one repository only; here many workspaces share a cache, and the registry keeps what no workspace holds
+any more. What is young stays, since a flow caches outputs before it writes them into its dvc.lock.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_core.errors import DataError
+from tasks import lineage, mlflow_store
+from tasks.pull import CACHE, cached
+from tasks.registration import DVC_SCHEME, DVC_TAG
+from tasks.registry import Version, all_versions
+from tasks.workspace import PROJECT, in_use
+
+DAY_SECONDS = 86_400
+DIRECTORY = ".dir"
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What nothing refers to."""
+
+    files: tuple[Path, ...]
+    num_bytes: int
+    num_kept: int
+
+
+def collect_project(uri: str | None, *, delete: bool, days: float) -> str:
+    """The project's cache, workspaces and registry; gives the line that a person sees.
+
+    Raises:
+        ConfigError: a flow runs in a workspace.
+        Exception: the registry can't be asked, without which nothing is deleted.
+    """
+    versions = all_versions(uri or mlflow_store.default_uri())
+    with contextlib.ExitStack() as stack:
+        for workspace in sorted((PROJECT / "workspaces").glob("*/params.yaml")):
+            stack.enter_context(in_use(workspace.parent))
+        locks = [*(PROJECT / "workspaces").rglob("dvc.lock"), *PROJECT.glob("dvc.lock")]
+        found = garbage(CACHE, referred(locks, versions), days)
+        if delete:
+            for file in found.files:
+                file.unlink()
+    size = f"{found.num_bytes / 1e6:,.1f} MB"
+    kept = f"{found.num_kept:,} are referred to by a workspace or one of {len(versions)} versions, or younger than {days:g} days"
+    return f"{len(found.files):,} objects, {size}, {'deleted' if delete else 'would go with --delete'}; {kept}"
+
+
+def referred(locks: Iterable[Path], versions: Iterable[Version]) -> set[str]:
+    """Every digest that a dvc.lock or a version of the registry names.
+
+    Raises:
+        DataError: a dvc.lock can't be read, so that what it refers to isn't known.
+    """
+    digests: set[str] = set()
+    for lock in locks:
+        named = lineage.dvc_digests(lock)
+        if lock.stat().st_size and not named:
+            raise DataError(f"{lock} can't be read, so what it refers to isn't known. Correct or remove it.")
+        digests |= set(named.values())
+    for version in versions:
+        digests |= set(json.loads(version.tags.get(DVC_TAG, "{}")).values())
+        digests |= {version.source.removeprefix(DVC_SCHEME)} if version.source.startswith(DVC_SCHEME) else set()
+    return digests
+
+
+def garbage(cache: Path, kept: set[str], days: float) -> Garbage:
+    """Objects of the cache that are none of `kept`, nor of the directories among them, nor young."""
+    kept = kept | {entry["md5"] for digest in kept if digest.endswith(DIRECTORY) for entry in _entries(cached(cache, digest))}
+    files = [path for path in sorted((cache / "files/md5").glob("*/*")) if path.is_file()]
+    old = time.time() - days * DAY_SECONDS
+    gone = tuple(path for path in files if path.parent.name + path.name not in kept and path.stat().st_mtime <= old)
+    return Garbage(gone, sum(path.stat().st_size for path in gone), len(files) - len(gone))
+
+
+def _entries(listing: Path) -> list[dict[str, str]]:
+    """Files of a cached directory; none where the cache lacks it, as for outputs that aren't cached."""
+    return json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []

@@ -1,0 +1,24 @@
+"""What a promotion asks of a drafter; the form of the flow in Prefect's UI is made from this."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class PromotionSettings(BaseModel):
+    """How much better a drafter must be, and who has the last word."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = Field(None, description="Registered model; empty: dflash- and the target's name.", pattern=r"^[^/:@]+$")
+    margin: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="The acceptance length must exceed the champion's by more than this many tokens."
+    )
+    tolerance: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="The lower end of the paired 95 % interval of the difference may be this far below zero."
+    )
+    bootstrap_samples: Annotated[int, Field(ge=200, le=100_000)] = Field(5000, description="Draws of the paired bootstrap.")
+    by_reference: bool = Field(False, description="Register DVC's digest in place of a copy of the files.")
+    approval: bool = Field(False, description="Wait for a person to approve, by a form in the UI.")
+    approval_hours: Annotated[float, Field(gt=0, le=336)] = Field(24.0, description="How long to wait for that person.")
+    again: bool = Field(False, description="Promote a version although it was rolled back before.")

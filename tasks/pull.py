@@ -1,0 +1,98 @@
+"""Brings a registered drafter's files back, byte for byte, from the registry alone."""
+
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from dflash_core.errors import ConfigError, DataError
+from tasks import lineage, mlflow_store
+from tasks.registration import DVC_SCHEME, FILES_TAG
+from tasks.registry import Registry, Version
+from tasks.workspace import PROJECT
+
+REFERENCE = re.compile(r"(?P<model>[^@/:]+)(@(?P<alias>[\w-]+)|/(?P<number>\d+))")
+CACHE = PROJECT / ".dvc/cache"
+
+
+def find(uri: str, reference: str) -> Version:
+    """The version that MODEL@alias or MODEL/7 names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    parts = REFERENCE.fullmatch(reference)
+    if parts is None:
+        raise ConfigError(f"{reference!r} is no MODEL@alias and no MODEL/VERSION. Write for example mine@champion.")
+    registry = Registry(uri, parts["model"])
+    version = registry.alias(parts["alias"]) if parts["alias"] else registry.version(parts["number"])
+    if version is None:
+        known = sorted(f"{v.model}/{v.number}" for v in registry.versions())
+        raise ConfigError(f"the registry at {mlflow_store.without_secret(uri)} has no {reference}, only {known}. Name one of these.")
+    return version
+
+
+def pull(uri: str, version: Version, out: Path, cache: Path = CACHE) -> Path:
+    """Write the version's files to `out`, which appears whole or not at all.
+
+    Args:
+        out: must not exist, or be empty.
+        cache: DVC's, for a version by reference.
+
+    Raises:
+        ConfigError: `out` holds something.
+        DataError: a file is missing or other than when it was registered.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty; a drafter's directory holds nothing else. Choose another one.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+        files = _fetch(uri, version, Path(temporary), cache)
+        check_files(version, files)
+        if out.exists():
+            out.rmdir()
+        files.chmod(0o755)
+        files.rename(out)
+    return out
+
+
+def check_files(version: Version, directory: Path) -> None:
+    """Raise DataError where the files in a directory aren't exactly those that were registered."""
+    expected, found = json.loads(version.tags[FILES_TAG]), lineage.file_digests(directory)
+    differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+    if differing:
+        name = differing[0]
+        raise DataError(
+            f"{name} of {version.name} has sha256 {str(found.get(name))[:12]}, registered was {str(expected.get(name))[:12]}. "
+            "Its files were changed or lost in the store; register the drafter again."
+        )
+
+
+def _fetch(uri: str, version: Version, into: Path, cache: Path) -> Path:
+    if version.source.startswith(DVC_SCHEME):
+        return restore(cache, version.source.removeprefix(DVC_SCHEME), into / "files")
+    place = Registry(uri, version.model).client.get_model_version_download_uri(version.model, version.number)
+    return mlflow_store.download(uri, place, into)
+
+
+def restore(cache: Path, digest: str, into: Path) -> Path:
+    """Write a directory that DVC has cached, from its digest alone.
+
+    Raises:
+        DataError: the cache lacks a part of it.
+    """
+    into.mkdir()
+    try:
+        for entry in json.loads(cached(cache, digest).read_text(encoding="utf-8")):
+            target = into / entry["relpath"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(cached(cache, entry["md5"]), target)
+    except OSError as error:
+        raise DataError(f"{cache} lacks {error.filename}, a part of {digest}. Fetch it from the DVC remote, then pull again.") from None
+    return into
+
+
+def cached(cache: Path, digest: str) -> Path:
+    """Where DVC keeps the content with this digest."""
+    return cache / "files/md5" / digest[:2] / digest[2:]

@@ -1,0 +1,311 @@
+"""Promotion: whatever happens, the right version is the champion afterwards."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_core.errors import ConfigError, GateError
+from tasks import alias_moves, promotion
+from tasks.promotion import conclude, judge, one_at_a_time
+from tasks.promotion_settings import PromotionSettings
+from tasks.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
+from tasks.workspace import Workspace
+
+from .promotable import EQUAL, STRONG, WEAK, change, evaluation, export_drafter, make_promotable, write
+
+MODEL = "toy"
+SETTINGS = PromotionSettings(model=MODEL, bootstrap_samples=200)
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    place = tmp_path_factory.mktemp("exports")
+    return {seed: export_drafter(place / str(seed), seed) for seed in (1, 2, 3)}
+
+
+@pytest.fixture
+def make(tmp_path: Path, exports: dict[int, Path]) -> Callable[[int, int], Workspace]:
+    return lambda tokens, seed: make_promotable(tmp_path / f"workspace{seed}", exports[seed], tokens, seed)
+
+
+@pytest.fixture
+def registry(uri: str) -> Registry:
+    return Registry(uri, MODEL)
+
+
+def not_measured(workspace: Workspace, drafter: Path) -> dict[str, Any]:
+    raise AssertionError("the champion was measured alike, there is no need to do it again")
+
+
+def run(place: Workspace, registry: Registry, settings: PromotionSettings = SETTINGS, measure: Any = not_measured) -> None:
+    conclude(registry, judge(place, registry, settings, measure))
+
+
+def aliases(registry: Registry) -> dict[str, str]:
+    found = {alias: registry.alias(alias) for alias in (CANDIDATE, CHAMPION, PREVIOUS)}
+    return {alias: version.number for alias, version in found.items() if version is not None}
+
+
+def test_without_a_champion_the_first_that_gains_is_one(make: Any, registry: Registry) -> None:
+    run(make(EQUAL, 1), registry)
+    assert aliases(registry) == {CHAMPION: "1"}
+    tags = registry.alias(CHAMPION).tags
+    assert tags["dflash.proof"] == "proven" and tags["dflash.data_version"] == "d" * 64 and float(tags["dflash.tau"]) > 1.5
+    assert json.loads(tags["dflash.dvc"]) == {"build/drafter": f"{1:032d}.dir"} and tags["dflash.gates"] == "passed"
+    assert "DFlash drafter" in registry.client.get_model_version(MODEL, "1").description
+
+
+def test_a_drafter_that_gains_nothing_is_no_first_champion(make: Any, registry: Registry) -> None:
+    place = make(WEAK, 1)
+    change(place.root / "build/evaluation/evaluation.json", acceptance={"tau": 1.0})
+    with pytest.raises(GateError, match="better"):
+        run(place, registry)
+    assert aliases(registry) == {CANDIDATE: "1"}
+
+
+def test_a_better_one_replaces_the_champion_which_is_kept(make: Any, registry: Registry) -> None:
+    run(make(EQUAL, 1), registry)
+    run(make(STRONG, 2), registry)
+    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
+    assert registry.version("1").tags["dflash.state"].startswith("replaced by 2")
+
+
+@pytest.mark.parametrize("tokens", [EQUAL, WEAK], ids=["tie", "worse"])
+def test_one_that_is_not_better_changes_nothing(make: Any, registry: Registry, tokens: int) -> None:
+    run(make(EQUAL, 1), registry)
+    with pytest.raises(GateError, match="better: τ"):
+        run(make(tokens, 2), registry)
+    assert aliases(registry) == {CANDIDATE: "2", CHAMPION: "1"}
+    assert registry.version("2").tags["dflash.gates"] == "failed: better"
+
+
+def test_it_must_be_better_by_the_margin(make: Any, registry: Registry) -> None:
+    run(make(EQUAL, 1), registry)
+    place = make(STRONG, 2)
+    with pytest.raises(GateError, match=r"more than \+2"):
+        run(place, registry, SETTINGS.model_copy(update={"margin": 2.0}))
+    run(place, registry)
+    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
+
+
+def spoil_proof(root: Path) -> None:
+    tree = json.loads((root / "build/proof.json").read_text())
+    tree["checkpoints"][0] |= {"outcome": "unproven", "sound": False}
+    write(root / "build/proof.json", tree)
+
+
+def spoil_log(root: Path) -> None:
+    log = root / "runs/mine/train_log.jsonl"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    for record in records[30:-1]:
+        record["loss"] += 50.0 * (record["step"] - 29)
+    log.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def spoil_weights(root: Path, registry: Registry) -> None:
+    (stored,) = (Path(registry.uri.removeprefix("sqlite:///")).parent / "mlartifacts").rglob("model.safetensors")
+    stored.write_bytes(stored.read_bytes()[:-4] + b"abcd")
+
+
+OUTPUTS = {"num_prompts": 40, "num_different": 1}
+SPOILT = {
+    "proven": spoil_proof,
+    "proven, of another checkpoint": lambda root: change(root / "build/drafter/lineage.json", checkpoint_digest="other"),
+    "data": lambda root: write(root / "build/data_gate/verdict.json", {"passed": False}),
+    "data, never looked at": lambda root: (root / "build/data_gate/verdict.json").unlink(),
+    "data, in words": lambda root: write(root / "build/data_gate/verdict.json", {"passed": "false"}),
+    "healthy": spoil_log,
+    "lossless": lambda root: change(root / "build/evaluation/evaluation.json", outputs=OUTPUTS),
+    "lossless, measured in bfloat16": lambda root: write(root / "build/evaluation/evaluation.json", evaluation(STRONG, 1, "bfloat16")),
+    "better, never measured": lambda root: (root / "build/evaluation/evaluation.json").unlink(),
+    "better, of another drafter": lambda root: write(root / "build/evaluation/evaluation.json", evaluation(STRONG, 2)),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+def test_each_gate_alone_keeps_it_out(make: Any, registry: Registry, fault: str) -> None:
+    place = make(STRONG, 1)
+    SPOILT[fault](place.root)
+    judgement = judge(place, registry, SETTINGS, not_measured)
+    failed = {gate.name for gate in judgement.gates if not gate.passed}
+    also = {"better", "lossless"} if "evaluation" in fault or "measured" in fault or "other" in fault else set()
+    assert fault.split(",")[0] in failed and failed <= {fault.split(",")[0], *also}
+    with pytest.raises(GateError, match=fault.split(",")[0]):
+        conclude(registry, judgement)
+    assert aliases(registry) == {CANDIDATE: "1"}
+    client, run_id = registry.client, registry.version("1").tags["dflash.promotion_run"]
+    assert len(client.list_artifacts(run_id, "gates")) == len(judgement.gates), "the evidence of every gate"
+
+
+def test_files_that_changed_in_the_registry_keep_it_out(make: Any, registry: Registry) -> None:
+    place = make(STRONG, 1)
+    judge(place, registry, SETTINGS, not_measured)
+    spoil_weights(place.root, registry)
+    with pytest.raises(GateError, match="loads: it can't be measured"):
+        run(place, registry)
+    assert aliases(registry) == {CANDIDATE: "1"}
+
+
+def test_a_champion_measured_otherwise_is_measured_again_first(make: Any, registry: Registry) -> None:
+    run(make(WEAK, 1), registry)
+    place, measured = make(EQUAL, 2), []
+    write(place.root / "build/evaluation/evaluation.json", evaluation(EQUAL, 2, settings=128))
+
+    def measure(workspace: Workspace, drafter: Path) -> dict[str, Any]:
+        measured.append(sorted(path.name for path in drafter.iterdir()))
+        return evaluation(STRONG, 1, settings=128)
+
+    with pytest.raises(GateError, match="may be worse"):
+        run(place, registry, measure=measure)
+    assert measured == [["README.md", "config.json", "lineage.json", "model.safetensors"]]
+    assert aliases(registry) == {CANDIDATE: "2", CHAMPION: "1"}
+
+
+@pytest.mark.parametrize("answer", [GateError("it decodes wrongly."), evaluation(WEAK, 1, settings=32)], ids=["fails", "still otherwise"])
+def test_a_champion_that_cannot_be_measured_stays(make: Any, registry: Registry, answer: Any) -> None:
+    run(make(WEAK, 1), registry)
+    place = make(STRONG, 2)
+    write(place.root / "build/evaluation/evaluation.json", evaluation(STRONG, 2, settings=128))
+
+    def measure(workspace: Workspace, drafter: Path) -> dict[str, Any]:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(GateError, match="better: it can't be measured"):
+        run(place, registry, measure=measure)
+    assert aliases(registry) == {CANDIDATE: "2", CHAMPION: "1"}
+
+
+def test_the_same_drafter_again_is_nothing_to_do(make: Any, registry: Registry) -> None:
+    place = make(EQUAL, 1)
+    run(place, registry)
+    run(place, registry)
+    assert aliases(registry) == {CANDIDATE: "1", CHAMPION: "1"} and len(registry.versions()) == 1
+
+
+class Killed(BaseException):
+    """As a SIGKILL between two calls: nothing of ours runs any more."""
+
+
+class Mortal:
+    """A client that dies before its n-th change of the registry."""
+
+    def __init__(self, client: Any, lives: int) -> None:
+        self._client, self.lives = client, lives
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not name.startswith(("set_", "delete_", "create_", "log_", "finalize_")):
+            return method
+
+        def mortal(*arguments: Any, **named: Any) -> Any:
+            if self.lives == 0:
+                raise Killed
+            self.lives -= 1
+            return method(*arguments, **named)
+
+        return mortal
+
+
+def killed_at(step: int, act: Callable[[Registry], Any], uri: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether `act` was killed before its change number `step` of the registry; False where it has fewer."""
+    real = promotion.mlflow_store.client_of
+    mortal = Mortal(real(uri), step)
+    with monkeypatch.context() as patched:
+        patched.setattr(promotion.mlflow_store, "client_of", lambda _: mortal)
+        try:
+            act(Registry(uri, MODEL))
+        except Killed:
+            return True
+    return False
+
+
+def test_a_promotion_killed_between_any_two_steps_is_made_good(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(make(WEAK, 1), registry)
+    run(make(EQUAL, 2), registry)
+    judgement, step = judge(make(STRONG, 3), registry, SETTINGS, not_measured), 0
+    while killed_at(step, lambda mortal: conclude(mortal, judgement), registry.uri, monkeypatch):
+        assert aliases(registry)[CHAMPION] in ("2", "3"), "there is a champion at every moment"
+        if not alias_moves.finish_pending(registry):
+            assert step == 0, "what has begun is noted"
+            conclude(registry, judgement)
+        assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"} and registry.move_under_way() is None
+        for alias, number in ((CHAMPION, "2"), (PREVIOUS, "1"), (CANDIDATE, "3")):
+            registry.point(alias, number)
+        step += 1
+    assert step >= 7 and aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
+
+
+def test_a_registration_killed_between_any_two_steps_makes_one_version(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, step = make(EQUAL, 1), 0
+    while killed_at(step, lambda mortal: run(place, mortal), registry.uri, monkeypatch):
+        step += 3  # dozens of metrics and files are sent before; each is one call
+    run(place, registry)
+    assert step > 9 and len(registry.versions()) == 1 and aliases(registry)[CHAMPION] == "1"
+
+
+def test_rollback_and_back_again(make: Any, registry: Registry) -> None:
+    for tokens, seed in ((WEAK, 1), (EQUAL, 2), (STRONG, 3)):
+        run(make(tokens, seed), registry)
+    gone, back = alias_moves.roll_back(registry)
+    assert (gone.number, back.number) == ("3", "2") and aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
+    assert "dflash.rolled_back" in registry.version("3").tags
+    alias_moves.roll_back(registry)
+    assert aliases(registry) == {CHAMPION: "1"}
+    with pytest.raises(ConfigError, match="nothing to go back to"):
+        alias_moves.roll_back(registry)
+
+
+def test_what_was_rolled_back_does_not_come_back_by_itself(make: Any, registry: Registry) -> None:
+    run(make(WEAK, 1), registry)
+    place = make(STRONG, 2)
+    run(place, registry)
+    alias_moves.roll_back(registry)
+    with pytest.raises(GateError, match="not_rolled_back"):
+        run(place, registry)
+    assert aliases(registry)[CHAMPION] == "1"
+    run(place, registry, SETTINGS.model_copy(update={"again": True}))
+    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
+
+
+def test_a_rollback_that_was_killed_is_ended_and_not_done_twice(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tokens, seed in ((WEAK, 1), (EQUAL, 2), (STRONG, 3)):
+        run(make(tokens, seed), registry)
+    assert killed_at(3, alias_moves.roll_back, registry.uri, monkeypatch), "after the champion's alias has moved"
+    assert aliases(registry)[CHAMPION] == "2"
+    alias_moves.roll_back(registry)
+    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
+
+
+def test_a_champion_that_came_meanwhile_is_not_overwritten(make: Any, registry: Registry) -> None:
+    run(make(WEAK, 1), registry)
+    waiting = judge(make(EQUAL, 2), registry, SETTINGS, not_measured)  # say, for a person's approval
+    run(make(STRONG, 3), registry)
+    with pytest.raises(GateError, match="is now 3"):
+        conclude(registry, waiting)
+    assert aliases(registry)[CHAMPION] == "3"
+
+
+def test_of_two_promotions_at_once_the_better_one_wins(make: Any, registry: Registry, tmp_path: Path) -> None:
+    outcomes: dict[int, str] = {}
+
+    def promote(place: Workspace, seed: int) -> None:
+        try:
+            with one_at_a_time(MODEL, tmp_path / "locks"):
+                run(place, Registry(registry.uri, MODEL))
+            outcomes[seed] = "promoted"
+        except GateError as error:
+            outcomes[seed] = str(error)
+
+    threads = [threading.Thread(target=promote, args=(make(tokens, seed), seed)) for tokens, seed in ((EQUAL, 1), (STRONG, 2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes[2] == "promoted" and float(registry.alias(CHAMPION).tags["dflash.tau"]) > 2.5
+    assert outcomes[1] == "promoted" or "may be worse" in outcomes[1]
