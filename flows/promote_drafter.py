@@ -31,7 +31,7 @@ def promote_drafter(workspace: str = "demo", settings: PromotionSettings = DEFAU
     registry = open_registry(place, settings)
     with one_at_a_time(registry.model):
         judgement = judge(place, registry, settings)
-        if not (settings.approval and judgement.passed):
+        if not (settings.approval and judgement.promotable):
             return conclude(registry, judgement)
     ask_a_person(registry, judgement, settings)  # not under the lock, for it may take a day
     with one_at_a_time(registry.model):

@@ -72,6 +72,8 @@ def lossless(root: Path) -> Gate:
     """Decoding with the drafter gave the target's own text, in float32; differences at a tie of two logits are none."""
     evaluation = _own_evaluation(root)
     outputs, dtype = evaluation["outputs"], evaluation["subjects"]["dtype"]
+    if outputs is None:
+        raise DataError("it was evaluated by sampling, where no text is the right one; set evaluation.temperature to 0 and evaluate again.")
     if dtype != "float32":
         raise DataError(f"it was evaluated in {dtype}, where ties are everywhere; set evaluation.dtype to float32 and evaluate again.")
     passed = outputs["num_different"] == 0 and outputs["num_prompts"] > 0
@@ -94,7 +96,7 @@ def better(root: Path, champion: Mapping[str, Any] | None, margin: float, tolera
         return Gate("better", passed, reason, {"candidate": candidate["acceptance"]})
     if different := differences_of_setting(candidate, champion):
         raise DataError(f"candidate and champion were not measured alike: {'; '.join(different)}. Evaluate again.")
-    found = paired_difference(_histograms(candidate), _histograms(champion), samples)
+    found = paired_difference(*[[rounds_and_tokens(p) for p in side["prompts"]] for side in (candidate, champion)], samples)
     if found.low is None:
         raise DataError(f"{found.num_prompts} prompts have no spread to draw from, at least 2 with a round are needed. Evaluate more.")
     evidence = {"difference": found.tree(), "margin": margin, "tolerance": tolerance, "champion": champion["subjects"]}
@@ -124,8 +126,11 @@ def not_rolled_back(version: Version, again: bool) -> Gate:
     return Gate("not_rolled_back", passed, "never rolled back" if when is None else f"rolled back at {when}", {"again": again})
 
 
-# Parts of an evaluation's subjects that name the drafter or the machine, and not what is measured.
-NOT_OF_THE_SETTING = ("drafter_path", "drafter_lineage", "target_path", "block_size", "num_threads", "device")
+# Parts of an evaluation's subjects that name the drafter, the machine or where the prompts lay, and not what is measured.
+NOT_OF_THE_SETTING = (
+    *("drafter_path", "drafter_lineage", "target_path", "block_size", "trained_block_size"),
+    *("num_threads", "device", "prompt_sets"),
+)
 
 
 def differences_of_setting(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -133,7 +138,7 @@ def differences_of_setting(one: Mapping[str, Any], other: Mapping[str, Any]) -> 
     keys = sorted({*one["subjects"], *other["subjects"]} - {*NOT_OF_THE_SETTING})
     found = [f"{key} {one['subjects'].get(key)} and {other['subjects'].get(key)}" for key in keys if one["subjects"].get(key) != other["subjects"].get(key)]
     # The answers are the target's own, so the same prompts have answers of the same length.
-    prompts = [[(p["sample_id"], p["num_tokens"]) for p in evaluation["prompts"]] for evaluation in (one, other)]
+    prompts = [[(p["sample_id"], p.get("turn"), p["num_tokens"]) for p in evaluation["prompts"]] for evaluation in (one, other)]
     return found + (["other prompts"] if prompts[0] != prompts[1] else [])
 
 
@@ -152,8 +157,11 @@ def _own_evaluation(root: Path) -> dict[str, Any]:
     return evaluation
 
 
-def _histograms(evaluation: Mapping[str, Any]) -> list[list[int]]:
-    return [prompt["histogram"] for prompt in evaluation["prompts"]]
+def rounds_and_tokens(prompt: Mapping[str, Any]) -> tuple[int, int]:
+    """Of one prompt, whether its rounds are listed or counted by the tokens that they committed."""
+    if "rounds" in prompt:
+        return len(prompt["rounds"]), sum(prompt["rounds"])
+    return sum(prompt["histogram"]), sum(size * count for size, count in enumerate(prompt["histogram"], start=1))
 
 
 def _json(path: Path) -> dict[str, Any]:

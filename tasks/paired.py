@@ -25,24 +25,25 @@ class Paired:
         return asdict(self)
 
 
-def paired_difference(candidate: Sequence[Sequence[int]], champion: Sequence[Sequence[int]], samples: int = 5000, seed: int = 0) -> Paired:
+def paired_difference(
+    candidate: Sequence[tuple[int, int]], champion: Sequence[tuple[int, int]], samples: int = 5000, seed: int = 0
+) -> Paired:
     """Compare prompt by prompt.
 
     Args:
-        candidate, champion: of each prompt, the rounds that committed 1, 2, ... tokens; block sizes may differ.
+        candidate, champion: rounds of each prompt, and the tokens that they committed.
         samples: draws.
     """
     import numpy as np
 
     assert len(candidate) == len(champion), (len(candidate), len(champion))
-    sides = [np.array([(sum(h), sum(k * n for k, n in enumerate(h, start=1))) for h in side]) for side in (candidate, champion)]
-    (taus,) = [[float(side[:, 1].sum() / side[:, 0].sum()) for side in sides]]
-    found = Paired(taus[0], taus[1], taus[0] - taus[1], None, None, len(candidate))
-    if min(np.count_nonzero(side[:, 0]) for side in sides) < 2:
-        return found
-    drawn = np.random.default_rng(seed).integers(len(candidate), size=(samples, len(candidate)))
-    rounds_and_tokens = [side[drawn].sum(axis=1) for side in sides]
-    usable = np.all([both[:, 0] > 0 for both in rounds_and_tokens], axis=0)
-    ratios = [both[usable, 1] / both[usable, 0] for both in rounds_and_tokens]
-    low, high = np.quantile(ratios[0] - ratios[1], [0.025, 0.975])
-    return Paired(taus[0], taus[1], taus[0] - taus[1], float(low), float(high), len(candidate))
+    sides = [np.array(side, dtype=np.int64).reshape(-1, 2) for side in (candidate, champion)]
+    taus = [float(side[:, 1].sum() / max(side[:, 0].sum(), 1)) for side in sides]
+    low = high = None
+    if min(np.count_nonzero(side[:, 0]) for side in sides) >= 2:
+        drawn = np.random.default_rng(seed).integers(len(candidate), size=(samples, len(candidate)))
+        totals = [side[drawn].sum(axis=1) for side in sides]
+        usable = np.all([total[:, 0] > 0 for total in totals], axis=0)
+        ratios = [total[usable, 1] / total[usable, 0] for total in totals]
+        low, high = (float(q) for q in np.quantile(ratios[0] - ratios[1], [0.025, 0.975]))
+    return Paired(*taus, taus[0] - taus[1], low, high, len(candidate))

@@ -45,6 +45,11 @@ class Judgement:
         """Every gate."""
         return all(gate.passed for gate in self.gates)
 
+    @property
+    def promotable(self) -> bool:
+        """There is something to do, and every gate lets it be done."""
+        return self.passed and not self.is_champion
+
     def table(self) -> str:
         """For a person, in Markdown."""
         against = self.champion.number if self.champion else "none"

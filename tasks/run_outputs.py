@@ -80,16 +80,39 @@ def _send_datasets(delivery: Delivery, root: Path) -> None:
 
 
 def _send_evaluation(delivery: Delivery, file: Path) -> None:
-    if not file.is_file() or not delivery.once("evaluation", digest := _file_digest(file)):
-        return
-    tree = json.loads(file.read_text(encoding="utf-8"))
-    child = delivery.child("evaluation", digest[:32], "evaluation")
-    metrics = mlflow_store.metrics_of({f"evaluation.{k}": v for k, v in numbers(tree)}, 0, int(file.stat().st_mtime * 1000))
-    for run_id in (delivery.run_id, child):
-        mlflow_store.log_metrics(delivery.client, run_id, metrics)
-        delivery.client.log_artifact(run_id, str(file))
+    """The chain's own evaluation: in a nested run, and its numbers with the training's."""
+    if file.is_file() and delivery.once("evaluation", digest := _file_digest(file)):
+        send_measurement(delivery, file)
+        mlflow_store.log_metrics(delivery.client, delivery.run_id, _measured(file))
+        delivery.client.log_artifact(delivery.run_id, str(file))
+        delivery.sent("evaluation", digest)
+
+
+def send_measurement(delivery: Delivery, file: Path) -> None:
+    """An evaluation or a comparison as a run nested in the training's: numbers, parts as a table, and the file itself."""
+    child = delivery.child(file.stem, _file_digest(file)[:32], file.stem)
+    mlflow_store.log_metrics(delivery.client, child, _measured(file))
+    delivery.client.log_artifact(child, str(file))
+    columns, table = table_of_parts(json.loads(file.read_text(encoding="utf-8"))), f"{file.stem}_table.json"
+    if columns and table not in {artifact.path for artifact in delivery.client.list_artifacts(child)}:  # MLflow appends to a table
+        delivery.client.log_table(child, columns, table)
     delivery.client.set_terminated(child)
-    delivery.sent("evaluation", digest)
+
+
+def _measured(file: Path) -> list[Any]:
+    tree = json.loads(file.read_text(encoding="utf-8"))
+    return mlflow_store.metrics_of({f"{file.stem}.{k}": v for k, v in numbers(tree)}, 0, int(file.stat().st_mtime * 1000))
+
+
+def table_of_parts(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Every part of every by_... mapping as a row: by what, its name, and its numbers."""
+    rows = [
+        {"by": key.removeprefix("by_"), "name": name} | {k: v for k, v in part.items() if v is None or is_number(v)}
+        for key, parts in tree.items()
+        if key.startswith("by_")
+        for name, part in parts.items()
+    ]
+    return {column: [row.get(column) for row in rows] for column in (rows[0] if rows else ())}
 
 
 def evaluation_run(delivery: Delivery, root: Path) -> str | None:

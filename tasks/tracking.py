@@ -134,6 +134,13 @@ def record_proof(tracker: Tracker, verdicts: Sequence[Mapping[str, Any]]) -> Non
             run_outputs.send_proof(delivery, verdicts)
 
 
+def record_evaluation(tracker: Tracker, path: Path) -> None:
+    """A measurement beside the chain; nothing where there is none."""
+    with tolerated(f"recording {path.name}"), delivering(tracker.uri, tracker.run_dir) as delivery:
+        if delivery is not None and path.exists():
+            run_outputs.send_measurement(delivery, path)
+
+
 def record_outputs(tracker: Tracker, workspace: Workspace) -> None:
     """Evaluation, report and its sources, datasets, and the drafter as a logged model."""
     with tolerated("recording the outputs"), delivering(tracker.uri, tracker.run_dir) as delivery:

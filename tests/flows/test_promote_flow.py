@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.responses import SetStateStatus
 
 import flows.promote_drafter as module
 from dflash_core.errors import GateError
@@ -21,10 +22,12 @@ def answering(form: dict[str, Any]) -> threading.Thread:
     """A person who fills in the form of the first flow that waits for one."""
 
     def answer() -> None:
+        def resumed(flow_run_id: Any) -> bool:  # the form is made after the pause
+            return client.resume_flow_run(flow_run_id, run_input=form).status == SetStateStatus.ACCEPT
+
         with get_client(sync_client=True) as client:
-            while not (waiting := [run for run in client.read_flow_runs() if run.state.is_paused()]):
+            while not any(resumed(run.id) for run in client.read_flow_runs() if run.state.is_paused()):
                 time.sleep(0.1)
-            client.resume_flow_run(waiting[0].id, run_input=form)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()

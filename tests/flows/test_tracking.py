@@ -9,7 +9,7 @@ import pytest
 
 from tasks import mlflow_store, shipping, tracking
 from tasks.shipping import ship
-from tasks.tracking import Tracker, deliver_all, following, record_outputs, record_proof, tracked
+from tasks.tracking import Tracker, deliver_all, following, record_evaluation, record_outputs, record_proof, tracked
 from tasks.workspace import Workspace, make_workspace
 
 STEP = {
@@ -103,6 +103,18 @@ def test_a_run_is_recorded_whole_and_nested(place: Workspace, uri: str) -> None:
     assert (model.name, str(model.status)) == ("mine", "READY")
     (nested,) = mlflow_store.find_runs(client(uri), run.info.experiment_id, {"mlflow.parentRunId": tracker.run_id})
     assert nested.data.tags["dflash.kind"] == "evaluation" and nested.data.metrics["evaluation.acceptance.tau"] == 1.75
+    assert {f.path for f in client(uri).list_artifacts(nested.info.run_id)} == {"evaluation.json", "evaluation_table.json"}
+
+
+def test_a_measurement_beside_the_chain_is_a_nested_run_too(place: Workspace, uri: str, tmp_path: Path) -> None:
+    place.log_file.write_text(line(START))
+    (tmp_path / "comparison.json").write_text('{"difference": 0.25}')
+    with tracked(place, uri) as tracker:
+        for name in ("comparison.json", "comparison.json", "none.json"):
+            record_evaluation(tracker, tmp_path / name)
+    experiment = client(uri).get_run(tracker.run_id).info.experiment_id
+    (nested,) = mlflow_store.find_runs(client(uri), experiment, {"mlflow.parentRunId": tracker.run_id})
+    assert nested.data.metrics == {"comparison.difference": 0.25} and nested.info.status == "FINISHED"
 
 
 def test_nothing_is_recorded_twice(place: Workspace, uri: str) -> None:
