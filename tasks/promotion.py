@@ -86,7 +86,7 @@ def judge(workspace: Workspace, registry: Registry, settings: PromotionSettings,
     if judgement.is_champion:
         return judgement
     with tempfile.TemporaryDirectory() as temporary:
-        found = _measure_gates(workspace, registry, settings, judgement, measure, Path(temporary))
+        found = measure_gates(workspace, registry, settings, judgement, measure, Path(temporary))
     judgement = Judgement(version, judgement.champion, found)
     _record(registry, judgement, settings)
     return judgement
@@ -116,9 +116,10 @@ def refuse(registry: Registry, judgement: Judgement, reason: str) -> None:
     raise GateError(f"{judgement.version.name} is not promoted: approval was refused ({reason}).")
 
 
-def _measure_gates(
+def measure_gates(
     workspace: Workspace, registry: Registry, settings: PromotionSettings, judgement: Judgement, measure: Measure, temporary: Path
 ) -> tuple[Gate, ...]:
+    """Every gate, measured whatever the others said: a person wants to know all that is missing."""
     root, version = workspace.root, judgement.version
 
     def better() -> Gate:

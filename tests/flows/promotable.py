@@ -67,9 +67,9 @@ def log(seed: int) -> list[dict[str, Any]]:
     start = {"kind": "start", **shared, "step": 0, "wall_time": 1000.0, "config": {"run": "mine"}, "identity": {"target": "t" * 64}}
     steps = [
         {"kind": "step", **shared, "step": s, "wall_time": 1000.0 + s, "loss": 4.0 - s / 50 + s % 3 / 100, "loss_sum": 1.0, "grad_norm": 1.0, "lr": 1e-3}
-        for s in range(1, 61)
+        for s in range(1, 41)
     ]
-    return [start, *steps, {"kind": "stop", **shared, "step": 60, "wall_time": 1100.0, "reason": "finished", "message": ""}]
+    return [start, *steps, {"kind": "stop", **shared, "step": 40, "wall_time": 1100.0, "reason": "finished", "message": ""}]
 
 
 def write(path: Path, tree: dict[str, Any]) -> None:

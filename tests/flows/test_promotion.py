@@ -1,6 +1,8 @@
 """Promotion: whatever happens, the right version is the champion afterwards."""
 
+import dataclasses
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,10 @@ import pytest
 
 from dflash_core.errors import ConfigError, GateError
 from tasks import alias_moves, promotion
-from tasks.promotion import conclude, judge, one_at_a_time
+from tasks.promotion import Judgement, conclude, judge, measure_gates, one_at_a_time
 from tasks.promotion_settings import PromotionSettings
-from tasks.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
+from tasks.registration import register
+from tasks.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry, Version
 from tasks.workspace import Workspace
 
 from .promotable import EQUAL, STRONG, WEAK, change, evaluation, export_drafter, make_promotable, write
@@ -126,19 +129,42 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("fault", SPOILT)
-def test_each_gate_alone_keeps_it_out(make: Any, registry: Registry, fault: str) -> None:
-    place = make(STRONG, 1)
-    SPOILT[fault](place.root)
-    judgement = judge(place, registry, SETTINGS, not_measured)
+@pytest.fixture(scope="module")
+def registered(exports: dict[int, Path], empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, Registry, Version]:
+    """A version that every gate lets pass, registered once; its tests spoil copies of its workspace."""
+    place = tmp_path_factory.mktemp("registered")
+    shutil.copy(empty_database, place / "mlflow.db")
+    workspace, registry = make_promotable(place / "workspace", exports[1], STRONG, 1), Registry(f"sqlite:///{place / 'mlflow.db'}", MODEL)
+    return workspace, registry, register(workspace, registry)
+
+
+@pytest.mark.parametrize("fault", [None, *SPOILT])
+def test_each_gate_alone_keeps_it_out(registered: tuple[Workspace, Registry, Version], tmp_path: Path, fault: str | None) -> None:
+    workspace, registry, version = registered
+    place = dataclasses.replace(workspace, root=tmp_path / "copy")
+    shutil.copytree(workspace.root, place.root)
+    if fault:
+        SPOILT[fault](place.root)
+    blank = Judgement(version, None, ())
+    judgement = dataclasses.replace(blank, gates=measure_gates(place, registry, SETTINGS, blank, not_measured, tmp_path))
     failed = {gate.name for gate in judgement.gates if not gate.passed}
-    also = {"better", "lossless"} if "evaluation" in fault or "measured" in fault or "other" in fault else set()
+    if fault is None:
+        assert judgement.passed and len(judgement.gates) == 7
+        return
+    also = {"better", "lossless"} if "measured" in fault or "other" in fault else set()
     assert fault.split(",")[0] in failed and failed <= {fault.split(",")[0], *also}
     with pytest.raises(GateError, match=fault.split(",")[0]):
         conclude(registry, judgement)
     assert aliases(registry) == {CANDIDATE: "1"}
+
+
+def test_the_evidence_of_every_gate_is_an_artifact(make: Any, registry: Registry) -> None:
+    place = make(STRONG, 1)
+    spoil_proof(place.root)
+    judgement = judge(place, registry, SETTINGS, not_measured)
     client, run_id = registry.client, registry.version("1").tags["dflash.promotion_run"]
-    assert len(client.list_artifacts(run_id, "gates")) == len(judgement.gates), "the evidence of every gate"
+    assert {Path(f.path).stem for f in client.list_artifacts(run_id, "gates")} == {gate.name for gate in judgement.gates}
+    assert client.get_run(run_id).data.tags["dflash.gates"] == "failed: proven"
 
 
 def test_files_that_changed_in_the_registry_keep_it_out(make: Any, registry: Registry) -> None:
