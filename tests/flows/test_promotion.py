@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dflash_core.errors import ConfigError, GateError
-from tasks import alias_moves, promotion
+from tasks import alias_moves, gates, promotion
 from tasks.promotion import Judgement, conclude, judge, measure_gates, one_at_a_time
 from tasks.promotion_settings import PromotionSettings
 from tasks.registration import register
@@ -38,6 +38,32 @@ def make(tmp_path: Path, exports: dict[int, Path]) -> Callable[[int, int], Works
 @pytest.fixture
 def registry(uri: str) -> Registry:
     return Registry(uri, MODEL)
+
+
+@pytest.fixture(scope="module")
+def one_champion(exports: dict[int, Path], empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one champion, made once: a promotion is some hundred statements."""
+    place = tmp_path_factory.mktemp("champion")
+    shutil.copy(empty_database, place / "mlflow.db")
+    run(make_promotable(place / "workspace", exports[1], EQUAL, 1), Registry(f"sqlite:///{place / 'mlflow.db'}", MODEL))
+    return place / "mlflow.db"
+
+
+@pytest.fixture
+def served(one_champion: Path, tmp_path: Path) -> Registry:
+    """A registry whose version 1 is the champion, of EQUAL tokens a round."""
+    shutil.copy(one_champion, tmp_path / "served.db")
+    return Registry(f"sqlite:///{tmp_path / 'served.db'}", MODEL)
+
+
+@pytest.fixture
+def three(registry: Registry) -> tuple[Registry, list[Version]]:
+    """Three versions without files, of which the second is the champion after the first, and the third passed all gates."""
+    versions = [registry.create(f"dvc://{number}", "", None, {}, "") for number in "123"]
+    alias_moves.promote(registry, versions[0], None)
+    alias_moves.promote(registry, versions[1], versions[0])
+    registry.point(CANDIDATE, "3")
+    return registry, versions
 
 
 def not_measured(workspace: Workspace, drafter: Path) -> dict[str, Any]:
@@ -70,29 +96,24 @@ def test_a_drafter_that_gains_nothing_is_no_first_champion(make: Any, registry: 
     assert aliases(registry) == {CANDIDATE: "1"}
 
 
-def test_a_better_one_replaces_the_champion_which_is_kept(make: Any, registry: Registry) -> None:
-    run(make(EQUAL, 1), registry)
-    run(make(STRONG, 2), registry)
-    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
-    assert registry.version("1").tags["dflash.state"].startswith("replaced by 2")
+def test_a_better_one_replaces_the_champion_which_is_kept(make: Any, served: Registry) -> None:
+    run(make(STRONG, 2), served)
+    assert aliases(served) == {CHAMPION: "2", PREVIOUS: "1"}
+    assert served.version("1").tags["dflash.state"].startswith("replaced by 2")
 
 
 @pytest.mark.parametrize("tokens", [EQUAL, WEAK], ids=["tie", "worse"])
-def test_one_that_is_not_better_changes_nothing(make: Any, registry: Registry, tokens: int) -> None:
-    run(make(EQUAL, 1), registry)
+def test_one_that_is_not_better_changes_nothing(make: Any, served: Registry, tokens: int) -> None:
     with pytest.raises(GateError, match="better: τ"):
-        run(make(tokens, 2), registry)
-    assert aliases(registry) == {CANDIDATE: "2", CHAMPION: "1"}
-    assert registry.version("2").tags["dflash.gates"] == "failed: better"
+        run(make(tokens, 2), served)
+    assert aliases(served) == {CANDIDATE: "2", CHAMPION: "1"}
+    assert served.version("2").tags["dflash.gates"] == "failed: better"
 
 
-def test_it_must_be_better_by_the_margin(make: Any, registry: Registry) -> None:
-    run(make(EQUAL, 1), registry)
-    place = make(STRONG, 2)
+def test_it_must_be_better_by_the_margin(make: Any, served: Registry) -> None:
     with pytest.raises(GateError, match=r"more than \+2"):
-        run(place, registry, SETTINGS.model_copy(update={"margin": 2.0}))
-    run(place, registry)
-    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
+        run(make(STRONG, 2), served, SETTINGS.model_copy(update={"margin": 2.0}))
+    assert aliases(served) == {CANDIDATE: "2", CHAMPION: "1"}
 
 
 def spoil_proof(root: Path) -> None:
@@ -176,9 +197,8 @@ def test_files_that_changed_in_the_registry_keep_it_out(make: Any, registry: Reg
     assert aliases(registry) == {CANDIDATE: "1"}
 
 
-def test_a_champion_measured_otherwise_is_measured_again_first(make: Any, registry: Registry) -> None:
-    run(make(WEAK, 1), registry)
-    place, measured = make(EQUAL, 2), []
+def test_a_champion_measured_otherwise_is_measured_again_first(make: Any, served: Registry) -> None:
+    place, measured = make(STRONG, 2), []
     write(place.root / "build/evaluation/evaluation.json", evaluation(EQUAL, 2, settings=128))
 
     def measure(workspace: Workspace, drafter: Path) -> dict[str, Any]:
@@ -186,14 +206,13 @@ def test_a_champion_measured_otherwise_is_measured_again_first(make: Any, regist
         return evaluation(STRONG, 1, settings=128)
 
     with pytest.raises(GateError, match="may be worse"):
-        run(place, registry, measure=measure)
+        run(place, served, measure=measure)
     assert measured == [["README.md", "config.json", "lineage.json", "model.safetensors"]]
-    assert aliases(registry) == {CANDIDATE: "2", CHAMPION: "1"}
+    assert aliases(served) == {CANDIDATE: "2", CHAMPION: "1"}
 
 
 @pytest.mark.parametrize("answer", [GateError("it decodes wrongly."), evaluation(WEAK, 1, settings=32)], ids=["fails", "still otherwise"])
-def test_a_champion_that_cannot_be_measured_stays(make: Any, registry: Registry, answer: Any) -> None:
-    run(make(WEAK, 1), registry)
+def test_a_champion_that_cannot_be_measured_stays(make: Any, served: Registry, answer: Any) -> None:
     place = make(STRONG, 2)
     write(place.root / "build/evaluation/evaluation.json", evaluation(STRONG, 2, settings=128))
 
@@ -203,15 +222,13 @@ def test_a_champion_that_cannot_be_measured_stays(make: Any, registry: Registry,
         return answer
 
     with pytest.raises(GateError, match="better: it can't be measured"):
-        run(place, registry, measure=measure)
-    assert aliases(registry) == {CANDIDATE: "2", CHAMPION: "1"}
+        run(place, served, measure=measure)
+    assert aliases(served) == {CANDIDATE: "2", CHAMPION: "1"}
 
 
-def test_the_same_drafter_again_is_nothing_to_do(make: Any, registry: Registry) -> None:
-    place = make(EQUAL, 1)
-    run(place, registry)
-    run(place, registry)
-    assert aliases(registry) == {CANDIDATE: "1", CHAMPION: "1"} and len(registry.versions()) == 1
+def test_the_same_drafter_again_is_nothing_to_do(make: Any, served: Registry) -> None:
+    run(make(EQUAL, 1), served)
+    assert aliases(served) == {CANDIDATE: "1", CHAMPION: "1"} and len(served.versions()) == 1
 
 
 class Killed(BaseException):
@@ -251,10 +268,9 @@ def killed_at(step: int, act: Callable[[Registry], Any], uri: str, monkeypatch: 
     return False
 
 
-def test_a_promotion_killed_between_any_two_steps_is_made_good(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(make(WEAK, 1), registry)
-    run(make(EQUAL, 2), registry)
-    judgement, step = judge(make(STRONG, 3), registry, SETTINGS, not_measured), 0
+def test_a_promotion_killed_between_any_two_steps_is_made_good(three: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (registry, versions), step = three, 0
+    judgement = Judgement(versions[2], versions[1], ())
     while killed_at(step, lambda mortal: conclude(mortal, judgement), registry.uri, monkeypatch):
         assert aliases(registry)[CHAMPION] in ("2", "3"), "there is a champion at every moment"
         if not alias_moves.finish_pending(registry):
@@ -270,14 +286,14 @@ def test_a_promotion_killed_between_any_two_steps_is_made_good(make: Any, regist
 def test_a_registration_killed_between_any_two_steps_makes_one_version(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     place, step = make(EQUAL, 1), 0
     while killed_at(step, lambda mortal: run(place, mortal), registry.uri, monkeypatch):
-        step += 3  # dozens of metrics and files are sent before; each is one call
+        step += 5  # some dozen changes
     run(place, registry)
     assert step > 9 and len(registry.versions()) == 1 and aliases(registry)[CHAMPION] == "1"
 
 
-def test_rollback_and_back_again(make: Any, registry: Registry) -> None:
-    for tokens, seed in ((WEAK, 1), (EQUAL, 2), (STRONG, 3)):
-        run(make(tokens, seed), registry)
+def test_rollback_as_far_back_as_there_was_a_champion(three: Any) -> None:
+    registry, versions = three
+    alias_moves.promote(registry, versions[2], versions[1])
     gone, back = alias_moves.roll_back(registry)
     assert (gone.number, back.number) == ("3", "2") and aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
     assert "dflash.rolled_back" in registry.version("3").tags
@@ -287,34 +303,31 @@ def test_rollback_and_back_again(make: Any, registry: Registry) -> None:
         alias_moves.roll_back(registry)
 
 
-def test_what_was_rolled_back_does_not_come_back_by_itself(make: Any, registry: Registry) -> None:
-    run(make(WEAK, 1), registry)
+def test_what_was_rolled_back_does_not_come_back_by_itself(make: Any, served: Registry) -> None:
     place = make(STRONG, 2)
-    run(place, registry)
-    alias_moves.roll_back(registry)
+    run(place, served)
+    alias_moves.roll_back(served)
     with pytest.raises(GateError, match="not_rolled_back"):
-        run(place, registry)
-    assert aliases(registry)[CHAMPION] == "1"
-    run(place, registry, SETTINGS.model_copy(update={"again": True}))
-    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
+        run(place, served)
+    assert aliases(served)[CHAMPION] == "1"
+    assert gates.not_rolled_back(served.version("2"), again=True).passed and not gates.not_rolled_back(served.version("2"), again=False).passed
 
 
-def test_a_rollback_that_was_killed_is_ended_and_not_done_twice(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tokens, seed in ((WEAK, 1), (EQUAL, 2), (STRONG, 3)):
-        run(make(tokens, seed), registry)
+def test_a_rollback_that_was_killed_is_ended_and_not_done_twice(three: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, versions = three
+    alias_moves.promote(registry, versions[2], versions[1])
     assert killed_at(3, alias_moves.roll_back, registry.uri, monkeypatch), "after the champion's alias has moved"
     assert aliases(registry)[CHAMPION] == "2"
     alias_moves.roll_back(registry)
     assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
 
 
-def test_a_champion_that_came_meanwhile_is_not_overwritten(make: Any, registry: Registry) -> None:
-    run(make(WEAK, 1), registry)
-    waiting = judge(make(EQUAL, 2), registry, SETTINGS, not_measured)  # say, for a person's approval
-    run(make(STRONG, 3), registry)
-    with pytest.raises(GateError, match="is now 3"):
+def test_a_champion_that_came_meanwhile_is_not_overwritten(three: Any) -> None:
+    registry, versions = three
+    waiting = Judgement(versions[2], versions[0], ())  # for a person's approval, say, while the second became champion
+    with pytest.raises(GateError, match="is now 2"):
         conclude(registry, waiting)
-    assert aliases(registry)[CHAMPION] == "3"
+    assert aliases(registry)[CHAMPION] == "2"
 
 
 def test_of_two_promotions_at_once_the_better_one_wins(make: Any, registry: Registry, tmp_path: Path) -> None:
