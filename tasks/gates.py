@@ -53,7 +53,10 @@ def proven(root: Path) -> Gate:
 
 def data_passed(root: Path) -> Gate:
     """The data gate has looked at what was trained on and found nothing."""
-    verdict = _json(root / "build/data_gate/verdict.json")
+    verdict, trained_on = _json(root / "build/data_gate/verdict.json"), _json(root / "build/drafter/lineage.json").get("dataset")
+    looked_at = verdict.get("dataset")
+    if looked_at != trained_on:
+        raise DataError(f"the data gate looked at dataset {str(looked_at)[:12]}, the drafter was made of {str(trained_on)[:12]}. Run check-data.")
     passed = verdict.get("passed") is True
     return Gate("data", passed, "the data gate passed" if passed else "the data gate did not pass", verdict)
 

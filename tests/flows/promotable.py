@@ -41,7 +41,7 @@ def make_promotable(root: Path, exported: Path, tokens: int, seed: int) -> Works
     write(root / "build/train.json", {"run_id": f"run{seed}", "checkpoint": "runs/mine/checkpoints/step-00000002"})
     proof = {"name": "step-00000002", "outcome": "proven", "sound": True, "fault": None, "digest": f"digest{seed}", "reason": "Equal.", "step": 2}
     write(root / "build/proof.json", {"run_id": f"run{seed}", "last": "step-00000002", "checkpoints": [proof]})
-    write(root / "build/data_gate/verdict.json", {"passed": True})
+    write(root / "build/data_gate/verdict.json", {"passed": True, "dataset": "d" * 64})
     write(root / "build/evaluation/evaluation.json", evaluation(tokens, seed))
     write(root / "dvc.lock", {"stages": {"prove": {"outs": [{"path": "build/drafter", "md5": f"{seed:032d}.dir"}]}}})
     (root / "params.yaml").write_text("data: {conversations: [a.jsonl]}\n")

@@ -139,9 +139,10 @@ OUTPUTS = {"num_prompts": 40, "num_different": 1}
 SPOILT = {
     "proven": spoil_proof,
     "proven, of another checkpoint": lambda root: change(root / "build/drafter/lineage.json", checkpoint_digest="other"),
-    "data": lambda root: write(root / "build/data_gate/verdict.json", {"passed": False}),
+    "data": lambda root: change(root / "build/data_gate/verdict.json", passed=False),
     "data, never looked at": lambda root: (root / "build/data_gate/verdict.json").unlink(),
-    "data, in words": lambda root: write(root / "build/data_gate/verdict.json", {"passed": "false"}),
+    "data, in words": lambda root: change(root / "build/data_gate/verdict.json", passed="false"),
+    "data, of another day": lambda root: change(root / "build/data_gate/verdict.json", dataset="e" * 64),
     "healthy": spoil_log,
     "lossless": lambda root: change(root / "build/evaluation/evaluation.json", outputs=OUTPUTS),
     "lossless, measured in bfloat16": lambda root: write(root / "build/evaluation/evaluation.json", evaluation(STRONG, 1, "bfloat16")),
