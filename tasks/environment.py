@@ -11,6 +11,8 @@ SETTINGS = {
     "DVC_NO_ANALYTICS": "1",
     "GX_ANALYTICS_ENABLED": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",  # each of some forty migrations of a new database is a line else
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # the default of 7 stalls a caller for minutes where the server is down
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",

@@ -1,6 +1,7 @@
 """MLflow's client and the objects that it takes; the only importer of mlflow, which takes 1.1 s to import."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ MOST_TAGS = 100
 MOST_PARAM_CHARACTERS = 6000
 MOST_TAG_CHARACTERS = 8000
 MOST_DIGEST_CHARACTERS = 36
+
+# While the server is down each of its retries is a warning; what counts is said once (tasks/tracking.py).
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
 def default_uri() -> str:
