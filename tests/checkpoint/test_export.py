@@ -299,7 +299,7 @@ def test_the_card_ends_with_the_commands_that_serve_it(tmp_path: Path) -> None:
     command, flag, tree = shlex.split(vllm)[2:]
     assert (command, flag) == (str(target), "--speculative-config")
     assert json.loads(tree) == {"method": "dflash", "model": "DIRECTORY", "num_speculative_tokens": 5}, "B - 1: the anchor is no draft"
-    options = shlex.split(sglang)[3:]
+    options = shlex.split(sglang.replace("\\\n", " "))[3:]  # a shell joins the lines
     assert dict(zip(options[::2], options[1::2], strict=True)) == {
         "--model-path": str(target), "--speculative-algorithm": "DFLASH",
         "--speculative-draft-model-path": "DIRECTORY", "--speculative-num-draft-tokens": "6",
