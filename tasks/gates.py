@@ -5,13 +5,12 @@ Each reads what the stages left and gives its evidence; none changes anything.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DataError
 from tasks import lineage
-from tasks.paired import paired_difference
 from tasks.registry import Version
 
 
@@ -91,6 +90,8 @@ def better(root: Path, champion: Mapping[str, Any] | None, margin: float, tolera
         champion: its evaluation, measured as the candidate's; None where there is no champion, and any drafter that
             gains over plain decoding is better than none.
     """
+    from dflash_core.evaluation.paired import paired_difference
+
     candidate = _own_evaluation(root)
     tau = candidate["acceptance"]["tau"]
     if champion is None:
@@ -99,11 +100,11 @@ def better(root: Path, champion: Mapping[str, Any] | None, margin: float, tolera
         return Gate("better", passed, reason, {"candidate": candidate["acceptance"]})
     if different := differences_of_setting(candidate, champion):
         raise DataError(f"candidate and champion were not measured alike: {'; '.join(different)}. Evaluate again.")
-    found = paired_difference(*[[rounds_and_tokens(p) for p in side["prompts"]] for side in (candidate, champion)], samples)
-    if found.low is None:
+    found = paired_difference([(one["rounds"], other["rounds"]) for one, other in zip(champion["prompts"], candidate["prompts"], strict=True)], samples)
+    if found.low is None or found.difference is None:
         raise DataError(f"{found.num_prompts} prompts have no spread to draw from, at least 2 with a round are needed. Evaluate more.")
-    evidence = {"difference": found.tree(), "margin": margin, "tolerance": tolerance, "champion": champion["subjects"]}
-    said = f"τ {found.candidate:.3f} against {found.champion:.3f}: {found.difference:+.3f} (95 %: {found.low:+.3f} to {found.high:+.3f})"
+    evidence = {"difference": asdict(found), "margin": margin, "tolerance": tolerance, "champion": champion["subjects"]}
+    said = f"τ {found.second:.3f} against {found.first:.3f}: {found.difference:+.3f} (95 %: {found.low:+.3f} to {found.high:+.3f})"
     if found.low < -tolerance:
         return Gate("better", False, f"{said}; it may be worse", evidence)
     if found.difference <= margin:
@@ -158,13 +159,6 @@ def _own_evaluation(root: Path) -> dict[str, Any]:
             f"the evaluation is of checkpoint {str(measured_checkpoint)[:12]}, the drafter of {export['checkpoint_digest'][:12]}. Evaluate again."
         )
     return evaluation
-
-
-def rounds_and_tokens(prompt: Mapping[str, Any]) -> tuple[int, int]:
-    """Of one prompt, whether its rounds are listed or counted by the tokens that they committed."""
-    if "rounds" in prompt:
-        return len(prompt["rounds"]), sum(prompt["rounds"])
-    return sum(prompt["histogram"]), sum(size * count for size, count in enumerate(prompt["histogram"], start=1))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def _measured(file: Path) -> list[Any]:
 def table_of_parts(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Every part of every by_... mapping as a row: by what, its name, and its numbers."""
     rows = [
-        {"by": key.removeprefix("by_"), "name": name} | {k: v for k, v in part.items() if v is None or is_number(v)}
+        {"by": key.removeprefix("by_"), "name": name} | {k: v for k, v in part.items() if v is None or isinstance(v, str) or is_number(v)}
         for key, parts in tree.items()
         if key.startswith("by_")
         for name, part in parts.items()

@@ -100,33 +100,6 @@ class _Following:
         return 0
 
 
-def record_evaluation(tracker: Tracker, path: Path) -> None:
-    """A measurement beside the chain: its numbers as metrics, its parts as a table, the file itself; nothing where there is none."""
-    if tracker.run_id is None or not path.exists():
-        return
-    with tolerated(f"recording {path.name}"):
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        client = _client(tracker.uri)
-        values = {f"{path.stem}.{k}": v for k, v in _numbers(tree)}
-        for first in range(0, len(values), MOST_METRICS):
-            part = dict(list(values.items())[first : first + MOST_METRICS])
-            client.log_batch(tracker.run_id, metrics=_metrics(part, step=0, milliseconds=0))
-        client.log_artifact(tracker.run_id, str(path))
-        if columns := _columns(tree):
-            client.log_table(tracker.run_id, columns, f"{path.stem}_table.json")
-
-
-def _columns(tree: dict[str, Any]) -> dict[str, list[Any]]:
-    """Every part of every by_... mapping as a row: part, name, and its numbers."""
-    rows = [
-        {"by": key.removeprefix("by_"), "name": name} | {k: v for k, v in part.items() if v is None or isinstance(v, str) or _is_number(v)}
-        for key, parts in tree.items()
-        if key.startswith("by_")
-        for name, part in parts.items()
-    ]
-    return {column: [row.get(column) for row in rows] for column in (rows[0] if rows else ())}
-
-
 def record_proof(tracker: Tracker, verdicts: Sequence[Mapping[str, Any]]) -> None:
     """What was proven."""
     with tolerated("recording the proof"), delivering(tracker.uri, tracker.run_dir) as delivery:

@@ -67,7 +67,7 @@ def compare_evaluations(first: EvaluationRecord, second: EvaluationRecord, sampl
     pairs = _pairs(first.prompts, second.prompts)
 
     def over(chosen: Sequence[tuple[PromptRecord, PromptRecord]]) -> Difference:
-        return paired_difference(chosen, samples, seed)
+        return paired_difference([(one.rounds, other.rounds) for one, other in chosen], samples, seed)
 
     sets, categories = (list(dict.fromkeys(getattr(one, key) for one, _ in pairs)) for key in ("set_name", "category"))
     return Comparison(
@@ -90,9 +90,13 @@ def check_comparable(first: Subjects, second: Subjects) -> None:
             )
 
 
-def paired_difference(pairs: Sequence[tuple[PromptRecord, PromptRecord]], samples: int, seed: int) -> Difference:
-    """Bootstrap over prompts. A draw without a round of both is left out."""
-    sums_P4 = np.array([[sum(a.rounds), len(a.rounds), sum(b.rounds), len(b.rounds)] for a, b in pairs], dtype=np.int64).reshape(-1, 4)
+def paired_difference(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], samples: int = 4000, seed: int = 0) -> Difference:
+    """Bootstrap over prompts. A draw without a round of both is left out.
+
+    Args:
+        pairs: of each prompt the tokens that each round committed, with the first drafter and with the second.
+    """
+    sums_P4 = np.array([[sum(a), len(a), sum(b), len(b)] for a, b in pairs], dtype=np.int64).reshape(-1, 4)
     tokens_a, rounds_a, tokens_b, rounds_b = sums_P4.sum(axis=0).tolist()
     first, second = tokens_a / rounds_a if rounds_a else None, tokens_b / rounds_b if rounds_b else None
     if first is None or second is None or np.count_nonzero(sums_P4[:, 1] * sums_P4[:, 3]) < 2:

@@ -7,25 +7,18 @@ import pytest
 
 from dflash_core.errors import IdentityError
 from dflash_core.evaluation.paired import DETECTABLE, check_comparable, paired_difference
-from dflash_core.evaluation.records import PromptRecord, Subjects
+from dflash_core.evaluation.records import Subjects
 from dflash_core.stages.compare import sentence
 
 
-def prompt(sample_id: str, rounds: tuple[int, ...], category: str = "c") -> PromptRecord:
-    return PromptRecord(
-        sample_id=sample_id, set_name="s", category=category, turn=1, num_prompt_tokens=3, num_tokens=1 + sum(rounds), rounds=rounds,
-        plain_s=1.0, speculative_s=0.5,
-    )  # fmt: skip
-
-
-def pairs(count: int, gain: float, seed: int = 0) -> list[tuple[PromptRecord, PromptRecord]]:
+def pairs(count: int, gain: float, seed: int = 0) -> list[tuple[list[int], list[int]]]:
     """Prompts of very different difficulty, of which the second drafter gets each round one token more with probability `gain`."""
     generator = np.random.default_rng(seed)
     found = []
-    for number in range(count):
+    for _ in range(count):
         first = generator.binomial(6, generator.uniform(0.1, 0.9), size=20) + 1
         second = first + (generator.random(20) < gain)
-        found.append((prompt(str(number), tuple(first.tolist())), prompt(str(number), tuple(second.tolist()))))
+        found.append((first.tolist(), second.tolist()))
     return found
 
 
@@ -51,7 +44,7 @@ def test_equal_drafters_never_differ_and_one_prompt_tells_nothing() -> None:
     assert (same.difference, same.low, same.high, same.verdict) == (0.0, 0.0, 0.0, "no difference found")
     single = paired_difference(pairs(1, 1.0), 500, 0)
     assert single.low is None and single.verdict == "no difference found" and "too few" in sentence(single)
-    empty = paired_difference([(prompt("a", ()), prompt("a", ()))], 500, 0)
+    empty = paired_difference([([], [])], 500, 0)
     assert empty.difference is None and "too few" in sentence(empty)
 
 
@@ -61,7 +54,7 @@ def test_the_verdict_is_wrong_as_seldom_as_it_says() -> None:
     for seed in range(60):
         generator = np.random.default_rng(seed)
         rates = generator.uniform(0.1, 0.9, size=30)
-        first, second = ([prompt("x", tuple((generator.binomial(6, r, size=15) + 1).tolist())) for r in rates] for _ in range(2))
+        first, second = ([(generator.binomial(6, r, size=15) + 1).tolist() for r in rates] for _ in range(2))
         wrong += paired_difference(list(zip(first, second, strict=True)), 400, seed).verdict != "no difference found"
     assert wrong <= 9
 

@@ -57,7 +57,7 @@ def evaluation(tokens: int, seed: int, dtype: str = "float32", settings: int = 6
         "subjects": {"drafter_lineage": {"checkpoint_digest": f"digest{seed}"}, "target_identity": "t" * 64, "dtype": dtype, "max_new_tokens": settings},
         "acceptance": {"tau": num_tokens / num_rounds, "tau_low": 1.0, "tau_high": 4.0},
         "outputs": {"num_prompts": PROMPTS, "num_different": 0, "num_equal": PROMPTS, "num_ties": 0},
-        "prompts": [{"sample_id": f"p{i}", "num_tokens": 30, "histogram": row} for i, row in enumerate(rows)],
+        "prompts": [{"sample_id": f"p{i}", "num_tokens": 30, "rounds": [size for size, n in enumerate(row, start=1) for _ in range(n)]} for i, row in enumerate(rows)],
     }
 
 

@@ -8,9 +8,11 @@ import pytest
 
 import flows.evaluate_drafter as module
 from dflash_core.errors import ConfigError
-from tasks import evaluation, tracking
+from tasks import evaluation, mlflow_store, run_outputs
 from tasks.launch import CommandFailed
 from tasks.workspace import Workspace, make_workspace
+
+from .promotable import log
 
 EVALUATION = {
     "acceptance": {"tau": 1.75},
@@ -25,7 +27,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     source.write_text("target: {path: target}\ndata: {conversations: [a.jsonl]}\nevaluation: {prompt_sets: [sets/q.jsonl]}\nrun: mine\n")
     made = make_workspace(str(source), directory=tmp_path / "workspaces", cache=tmp_path / "cache")
     monkeypatch.setattr(module, "open_workspace", lambda name: made)
-    monkeypatch.setattr(tracking, "PROJECT", tmp_path)
+    made.log_file.parent.mkdir(parents=True)
+    made.log_file.write_text("".join(json.dumps(record) + "\n" for record in log(1)))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.chdir(tmp_path)
     return made
@@ -66,14 +69,18 @@ def test_a_measurement_is_run_recorded_and_compared(prefect_server: None, place:
     ]  # fmt: skip
     assert FakeCommand.ran[2] == ["compare", str(results / "champion"), str(results / "weekly"), "--json", str(results / "weekly/comparison.json")]
     client = MlflowClient(f"sqlite:///{here / 'mlflow.db'}")
-    (run, _) = client.search_runs([client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id], order_by=["attributes.start_time DESC"])
-    assert run.data.metrics["evaluation.acceptance.tau"] == 1.75 and run.data.metrics["comparison.overall.difference"] == 0.25
-    assert {f.path for f in client.list_artifacts(run.info.run_id)} == {"evaluation.json", "evaluation_table.json", "comparison.json"}
+    experiment = client.get_experiment_by_name(mlflow_store.EXPERIMENT).experiment_id
+    nested = {run.data.tags["dflash.kind"]: run for run in mlflow_store.find_runs(client, experiment, {}) if "mlflow.parentRunId" in run.data.tags}
+    assert nested["evaluation"].data.metrics["evaluation.acceptance.tau"] == 1.75
+    assert nested["comparison"].data.metrics["comparison.overall.difference"] == 0.25
+    assert {f.path for f in client.list_artifacts(nested["evaluation"].info.run_id)} == {"evaluation.json", "evaluation_table.json"}
 
+    monkeypatch.setitem(EVALUATION, "acceptance", {"tau": 2.0})
     monkeypatch.setattr(FakeCommand, "fails", True)  # a gate that says no is recorded all the same
     with pytest.raises(CommandFailed):
         module.evaluate_drafter("mine")
-    assert len(client.search_runs([run.info.experiment_id], "metrics.`evaluation.acceptance.tau` = 1.75")) == 3
+    found = mlflow_store.find_runs(client, experiment, {"dflash.kind": "evaluation"})
+    assert {run.data.metrics["evaluation.acceptance.tau"] for run in found} == {1.75, 2.0}
 
 
 def test_results_have_a_directory_s_name(place: Workspace) -> None:
@@ -91,5 +98,5 @@ def test_prompt_sets_of_the_configuration_are_found_from_the_workspace(place: Wo
 
 
 def test_rows_of_the_table_have_every_part_s_numbers() -> None:
-    assert tracking._columns(EVALUATION) == {"by": ["set", "set"], "name": ["x/q", "y/q"], "tau": [1.5, None], "num_prompts": [2, 0]}
-    assert tracking._columns({"overall": {}}) == {}
+    assert run_outputs.table_of_parts(EVALUATION) == {"by": ["set", "set"], "name": ["x/q", "y/q"], "tau": [1.5, None], "num_prompts": [2, 0]}
+    assert run_outputs.table_of_parts({"overall": {}}) == {}
