@@ -73,6 +73,11 @@ def is_up_to_date(root: Path, name: str) -> bool:
     return not _ask(root, lambda repo: repo.status(targets=[name], with_deps=False))
 
 
+def changed_stages(root: Path) -> set[str]:
+    """Stages that aren't up to date, by one question: it takes as long as one for a single stage, for DVC parses all its files each time."""
+    return {name.rpartition(":")[2] for name in _ask(root, lambda repo: repo.status())}
+
+
 def commit_outputs(root: Path, name: str) -> dict[str, str]:
     """Hash the stage's outputs, put those that are to be cached into the cache, note all in dvc.lock. Gives each output's hash."""
 
@@ -87,6 +92,21 @@ def commit_outputs(root: Path, name: str) -> dict[str, str]:
         return {out.def_path: str(out.hash_info.value) for out in stage.outs}
 
     return _ask(root, commit)
+
+
+def add_output(root: Path, name: str) -> str:
+    """Put a file or directory that no stage makes into the cache, with NAME.dvc beside it as its pointer; gives its hash."""
+
+    def add(repo: Repo) -> str:
+        (stage,) = repo.add(name)
+        return str(stage.outs[0].hash_info.value)
+
+    return _ask(root, add)
+
+
+def check_out(root: Path) -> None:
+    """Put the outputs that dvc.lock names in place, as far as the cache has them."""
+    _ask(root, lambda repo: repo.checkout(force=True, allow_missing=True))
 
 
 def _ask(root: Path, question: Callable[[Repo], Result]) -> Result:

@@ -1,7 +1,8 @@
 """Makes a workspace: a directory in which the stages of one configuration run, with DVC's files beside them.
 
 A workspace holds params.yaml (every key written out, paths absolute), dvc.yaml and .dvc; its build/ and runs/ stay from
-one run to the next, so that only what changed is done again. Workspaces share one DVC cache.
+one run to the next, so that only what changed is done again. Workspaces share one DVC cache, and a new one starts from what
+the last completed run of its line has published (publication.py), so that runs needn't share a directory to share their work.
 """
 
 import contextlib
@@ -18,20 +19,24 @@ import yaml
 from dflash_core.config import Config, load_config, parse_config
 from dflash_core.errors import ConfigError
 from tasks.dvc_stages import init_repository
+from tasks.publication import line_of, publish, start_from_published
 
 PROJECT = Path(__file__).resolve().parent.parent
+WORKSPACES = PROJECT / "workspaces"
 DEFAULT_PROFILE = "demo"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+OF_A_RUN = "of-a-run"
 PROJECT_PREFIX = "${project}/"
 FIRST_CONVERSATIONS = "${data.conversations[0]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """A directory ready for stages to run in."""
+    """A directory ready for stages to run in; `line` is whose publication it starts from and replaces."""
 
     root: Path
     config: Config
+    line: str = ""
 
     @property
     def log_file(self) -> Path:
@@ -58,37 +63,59 @@ def make_workspace(
     name: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    directory: Path = PROJECT / "workspaces",
+    line: str | None = None,
+    from_nothing: bool = False,
+    of_a_run: bool = False,
+    directory: Path = WORKSPACES,
     cache: Path = PROJECT / ".dvc/cache",
 ) -> Workspace:
-    """Write or refresh the workspace of a configuration.
+    """Write or refresh the workspace of a configuration; a new one starts from what its line, or its profile, has published.
 
     Args:
         profile: "demo" for the project's params.yaml, another name for profiles/NAME.yaml, or the path of a YAML file,
             whose relative paths then start at that file's directory.
         name: directory's name; None takes the profile's.
         overrides: values by dotted key, such as {"training.epochs": 2}.
+        line: None takes the profile's, of its own for each set of overrides.
+        from_nothing: a new workspace is empty, whatever was published.
+        of_a_run: a run has made it for itself, so that it may be removed some day (tidying.py).
 
     Raises:
         ConfigError: no such profile, an invalid name or key, a configuration that `Config` refuses, or a flow runs there.
     """
-    source = _profile_file(profile)
-    name = name or (DEFAULT_PROFILE if source == PROJECT / "params.yaml" else source.stem)
+    profile, config = configuration_of(profile, overrides)
+    name = name or profile
     if not NAME.fullmatch(name):
         raise ConfigError(f"workspace name {name!r} is not made of at most 100 letters, digits, dots, dashes and underscores; choose another.")
-    base = PROJECT if source.parent == PROJECT / "profiles" else source.parent
-    config = _resolved(parse_config(_with_overrides(_read_tree(source), overrides or {}), str(source)), base)
     root = directory / name
+    line = line or line_of(profile, overrides or {})
     root.mkdir(parents=True, exist_ok=True)
     with in_use(root):
         init_repository(root, cache)
         _write(root / "params.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         declaration = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
         _write(root / "dvc.yaml", yaml.safe_dump(_with_files_listed(declaration, config), sort_keys=False))
-    return Workspace(root=root, config=config)
+        if of_a_run:
+            (root / OF_A_RUN).touch()
+        if not from_nothing and not (root / "dvc.lock").exists():
+            start_from_published(root, config.run_dir, line, profile)
+    return Workspace(root=root, config=config, line=line)
 
 
-def open_workspace(name: str, *, directory: Path = PROJECT / "workspaces") -> Workspace:
+def configuration_of(profile: str = DEFAULT_PROFILE, overrides: Mapping[str, Any] | None = None) -> tuple[str, Config]:
+    """A profile's short name, and what it configures with the overrides, paths absolute. Raises ConfigError as `make_workspace`."""
+    source = _profile_file(profile)
+    base = PROJECT if source.parent == PROJECT / "profiles" else source.parent
+    config = _resolved(parse_config(_with_overrides(_read_tree(source), overrides or {}), str(source)), base)
+    return DEFAULT_PROFILE if source == PROJECT / "params.yaml" else source.stem, config
+
+
+def publish_workspace(workspace: Workspace) -> None:
+    """Let the next run of the line start from here; for a run that has completed."""
+    publish(workspace.root, workspace.config.run_dir, workspace.line)
+
+
+def open_workspace(name: str, *, directory: Path = WORKSPACES) -> Workspace:
     """A workspace that a flow has made before, as it stands.
 
     Raises:

@@ -1,0 +1,129 @@
+"""What the last completed run of a line leaves to the next one: its dvc.lock, and where features and run directory lie.
+
+A line is what goes on from night to night: a profile, or a profile with certain changes. The workspace of a new run starts from
+its line's publication: outputs come out of the shared cache, so that DVC finds unchanged stages up to date. Features, which
+are not cached, are linked from the workspace that published, and so is the run's directory as long as train needn't run again.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from dflash_core.errors import ConfigError
+from tasks import dvc_stages
+
+DIRECTORY = ".published"  # beside the workspaces; a workspace's name can't begin with a dot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """One line's last completed run.
+
+    Fields:
+        workspace: its directory.
+        run_dir: where the checkpoints and the training log really are; another workspace's where train was up to date.
+        lock: the text of its dvc.lock.
+    """
+
+    workspace: str
+    run_dir: str
+    lock: str
+
+    @classmethod
+    def read(cls, directory: Path, line: str) -> Self | None:
+        """The publication of a line, None where there is none. Raises ConfigError where the file is damaged."""
+        file = _file_of(directory, line)
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{file} is no publication of a run ({error}). Remove it; the next run then starts from nothing.") from None
+
+    def hashes_of(self, stage: str) -> dict[str, str]:
+        """Path and hash of each dependency that a stage had."""
+        deps = yaml.safe_load(self.lock)["stages"].get(stage, {}).get("deps", [])
+        return {dep["path"]: dep["md5"] for dep in deps}
+
+
+def line_of(profile: str, overrides: Mapping[str, Any]) -> str:
+    """The line of a configuration: an experiment must not make the nightly run's stages look changed."""
+    if not overrides:
+        return profile
+    return f"{profile}-{hashlib.sha256(json.dumps(overrides, sort_keys=True, default=str).encode()).hexdigest()[:12]}"
+
+
+def publish(root: Path, run_dir: Path, line: str) -> None:
+    """Make a workspace what the next run of its line starts from."""
+    publication = Publication(
+        workspace=str(root), run_dir=str((root / run_dir).resolve()), lock=(root / "dvc.lock").read_text(encoding="utf-8")
+    )
+    with publications(root.parent):
+        file = _file_of(root.parent, line)
+        temporary = file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(publication), indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, file)
+
+
+def start_from_published(root: Path, run_dir: Path, *lines: str) -> str | None:
+    """Bring a new workspace to where the first of `lines` that is published stands; gives that line.
+
+    Whatever can't be brought is left out: DVC then finds its stage changed, and it runs.
+    """
+    with publications(root.parent):  # also so that nothing is tidied away while it is being linked
+        for line in lines:
+            publication = Publication.read(root.parent, line)
+            if publication is not None:
+                _start_from(root, run_dir, publication)
+                return line
+    return None
+
+
+def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:
+    (root / "dvc.lock").write_text(publication.lock, encoding="utf-8")
+    dvc_stages.check_out(root)
+    for output in _uncached_outputs(root):
+        source = Path(publication.workspace) / output
+        if source.is_dir():
+            # Hard links: no stage writes into a file of an output, it makes another one and renames it.
+            shutil.copytree(source, root / output, copy_function=_link, dirs_exist_ok=True)
+    if Path(publication.run_dir).is_dir() and "train" not in dvc_stages.changed_stages(root):
+        (root / run_dir).parent.mkdir(parents=True, exist_ok=True)
+        (root / run_dir).symlink_to(publication.run_dir)
+
+
+def _uncached_outputs(root: Path) -> list[str]:
+    """From dvc.yaml itself, which DVC takes ten times as long to read."""
+    stages = yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"].values()
+    outputs = [out for stage in stages for out in stage["outs"] if isinstance(out, dict)]
+    return [path for out in outputs for path, options in out.items() if options.get("cache") is False]
+
+
+@contextlib.contextmanager
+def publications(directory: Path) -> Iterator[list[Path]]:
+    """All publications, with nobody else reading, writing or tidying."""
+    place = directory / DIRECTORY
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield sorted(place.glob("*.json"))
+
+
+def _file_of(directory: Path, line: str) -> Path:
+    return directory / DIRECTORY / f"{line}.json"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target)

@@ -1,0 +1,93 @@
+"""What a completed run leaves to the next one, and that a new workspace starts from it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dflash_core.errors import ConfigError
+from tasks import dvc_stages
+from tasks.publication import Publication, line_of, publish, start_from_published
+
+RUN_DIR = Path("runs/one")
+STAGES = {
+    "features": {"cmd": "none", "deps": ["../data"], "outs": [{"build/features": {"cache": False}}]},
+    "train": {"cmd": "none", "deps": ["build/features"], "params": ["steps"], "outs": ["build/train.json"]},
+}
+
+
+def workspace(tmp_path: Path, name: str, steps: int = 1) -> Path:
+    root = tmp_path / "workspaces" / name
+    root.mkdir(parents=True)
+    dvc_stages.init_repository(root, tmp_path / "cache")
+    (tmp_path / "workspaces/data").write_text("d")
+    (root / "params.yaml").write_text(f"steps: {steps}\n")
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES}))
+    return root
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A workspace whose two stages are done, published for line "demo"."""
+    root = workspace(tmp_path, "first")
+    (root / "build/features").mkdir(parents=True)
+    (root / "build/features/shard").write_text("numbers")
+    (root / "build/train.json").write_text('{"run": "one"}')
+    (root / RUN_DIR).mkdir(parents=True)
+    (root / RUN_DIR / "train_log.jsonl").write_text("{}\n")
+    for name in STAGES:
+        dvc_stages.commit_outputs(root, name)
+    publish(root, RUN_DIR, "demo")
+    return root
+
+
+def test_a_new_workspace_is_up_to_date_and_has_all_there_was(tmp_path: Path, published: Path) -> None:
+    root = workspace(tmp_path, "second")
+    assert start_from_published(root, RUN_DIR, "demo-other", "demo") == "demo"
+    assert all(dvc_stages.is_up_to_date(root, name) for name in STAGES)
+    assert (root / "build/train.json").read_text() == '{"run": "one"}'
+    assert os.stat(root / "build/features/shard").st_ino == os.stat(published / "build/features/shard").st_ino, "features take no room twice"
+    assert (root / RUN_DIR / "train_log.jsonl").read_text() == "{}\n"
+
+
+def test_a_changed_parameter_leaves_what_comes_before_it(tmp_path: Path, published: Path) -> None:
+    root = workspace(tmp_path, "second", steps=2)
+    start_from_published(root, RUN_DIR, "demo")
+    assert dvc_stages.is_up_to_date(root, "features") and not dvc_stages.is_up_to_date(root, "train")
+    assert not (root / RUN_DIR).exists(), "a training that must run finds no finished run in its place"
+
+
+def test_what_is_gone_is_done_again(tmp_path: Path, published: Path) -> None:
+    (published / "build/features/shard").unlink()
+    (published / "build/features").rmdir()
+    root = workspace(tmp_path, "second")
+    start_from_published(root, RUN_DIR, "demo")
+    assert not dvc_stages.is_up_to_date(root, "features")
+
+
+def test_nothing_published_is_a_start_from_nothing(tmp_path: Path) -> None:
+    root = workspace(tmp_path, "only")
+    assert start_from_published(root, RUN_DIR, "demo") is None
+    assert not (root / "dvc.lock").exists()
+
+
+def test_who_takes_over_a_run_publishes_where_it_really_is(tmp_path: Path, published: Path) -> None:
+    root = workspace(tmp_path, "second")
+    start_from_published(root, RUN_DIR, "demo")
+    publish(root, RUN_DIR, "demo")
+    found = Publication.read(tmp_path / "workspaces", "demo")
+    assert found.workspace == str(root) and found.run_dir == str(published / RUN_DIR)
+    assert found.hashes_of("train").keys() == {"build/features"} and found.hashes_of("none") == {}
+
+
+def test_an_experiment_is_a_line_of_its_own() -> None:
+    lines = {line_of("demo", overrides) for overrides in ({}, {"training.epochs": 2}, {"training.epochs": 3})}
+    assert len(lines) == 3 and "demo" in lines
+
+
+def test_a_damaged_publication_is_one_sentence(tmp_path: Path, published: Path) -> None:
+    (tmp_path / "workspaces/.published/demo.json").write_text(json.dumps({"workspace": "x"}))
+    with pytest.raises(ConfigError, match="Remove it"):
+        Publication.read(tmp_path / "workspaces", "demo")
