@@ -10,40 +10,66 @@ from prefect import flow
 from dflash_core.errors import ConfigError
 from tasks import quiet_errors
 from tasks.command_line import exit_code_of
+from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges, WorkspaceName
 from tasks.proof import prove
-from tasks.stages import run_stage
+from tasks.stages import has_changed, run_stage
 from tasks.summary import print_summary
+from tasks.this_run import default_workspace, time_limit
 from tasks.tracking import record_outputs, tracked
 from tasks.training import train
-from tasks.workspace import in_use, make_workspace
+from tasks.workspace import Workspace, in_use, make_workspace, publish_workspace
 
 EXAMPLE = "Example: python -m flows.train_drafter --profile mine.yaml --set training.epochs=2"
 
 
 @flow(name="train-drafter")
 def train_drafter(
-    profile: str = "demo", workspace: str | None = None, overrides: dict[str, Any] | None = None, force: bool = False
+    profile: Profile = "demo",
+    workspace: WorkspaceName | None = None,
+    overrides: dict[str, Any] | None = None,
+    force: bool = False,
+    changes: TrainingChanges = NO_CHANGES,
+    time_limit_minutes: Minutes | None = None,
 ) -> dict[str, Any]:
     """Train a drafter and measure it.
 
     Args:
         profile: "demo", "smoke", another name in profiles/, or the path of a params.yaml.
-        workspace: Name of the directory below workspaces/; the profile's name where not given.
-        overrides: Values by dotted key, such as {"training.epochs": 2}.
-        force: Run every stage, also those that are up to date.
+        workspace: Name of the directory below workspaces/. Where not given: a new one for this run, if a deployment runs it,
+            which starts from what the last completed run has left; the profile's name from a shell.
+        overrides: Any other values by dotted key of params.yaml, such as {"training.warmup_ratio": 0.1}; they win over `changes`.
+        force: Run every stage, also those that are up to date; a workspace that is new then starts from nothing.
+        changes: Changes to the profile's training; what is left empty stays as it is.
+        time_limit_minutes: Stop, with the training saved, after so long; a retry of the run goes on.
     """
     quiet_errors.install()
-    place = make_workspace(profile, workspace, overrides)
-    with in_use(place.root), tracked(place) as tracker:
-        run_stage(place, "prepare", force)
-        run_stage(place, "bucket", force)
-        run_stage(place, "check-data", force)
-        run_stage(place, "features", force)
-        train(place, tracker, force)
-        prove(place, tracker, force)
-        run_stage(place, "evaluate", force)
-        run_stage(place, "report", force)
-        record_outputs(tracker, place)
+    with time_limit(time_limit_minutes):
+        own = default_workspace(profile)
+        place = make_workspace(
+            profile,
+            workspace or own,
+            changes.as_overrides() | (overrides or {}),
+            from_nothing=force,
+            of_a_run=workspace is None and own is not None,
+        )
+        return run_chain(place, force)
+
+
+def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
+    """Every stage of a workspace that isn't up to date; what completes is where the next run of its line starts."""
+    with in_use(place.root):
+        if force or has_changed(place):
+            with tracked(place) as tracker:
+                run_stage(place, "prepare", force)
+                run_stage(place, "bucket", force)
+                run_stage(place, "check-data", force)
+                run_stage(place, "features", force)
+                train(place, tracker, force)
+                prove(place, tracker, force)
+                run_stage(place, "evaluate", force)
+                run_stage(place, "report", force)
+                record_outputs(tracker, place)
+        publish_workspace(place)
     return print_summary(place)
 
 

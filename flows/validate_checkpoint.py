@@ -2,21 +2,24 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from tasks import quiet_errors
 from tasks.command_line import exit_code_of
+from tasks.forms import WorkspaceName
 from tasks.proof import ALL, prove_one
 from tasks.tracking import tracked
 from tasks.workspace import open_workspace
 
+CheckpointName = Annotated[str, Field(pattern=r"^(all|\d+|step-\d{8,})$", description='A name such as step-00000350, a step, or "all".')]
 EXAMPLE = "Example: python -m flows.validate_checkpoint --workspace demo --checkpoint step-00000350"
 
 
 @flow(name="validate-checkpoint")
-def validate_checkpoint(workspace: str = "demo", checkpoint: str = ALL) -> list[dict[str, Any]]:
+def validate_checkpoint(workspace: WorkspaceName = "demo", checkpoint: CheckpointName = ALL) -> list[dict[str, Any]]:
     """Prove checkpoints by replaying the steps after them.
 
     Args:

@@ -36,6 +36,14 @@ def run_if_needed(workspace: Workspace, name: str, force: bool = False) -> bool:
     return True
 
 
+@task(cache_policy=NO_CACHE, task_run_name="what has changed")
+def has_changed(workspace: Workspace) -> bool:
+    """Whether any stage must run; asked once, since to ask each of them costs seconds."""
+    changed = dvc_stages.changed_stages(workspace.root)
+    get_run_logger().info("changed: %s", ", ".join(sorted(changed)) or "nothing, every stage is up to date")
+    return bool(changed)
+
+
 @task(cache_policy=NO_CACHE, task_run_name="{name}")
 def run_stage(workspace: Workspace, name: str, force: bool = False) -> bool:
     """`run_if_needed` as a task. DVC alone decides what is up to date, so Prefect's cache is off."""

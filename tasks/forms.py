@@ -1,0 +1,52 @@
+"""What a person fills in to start a run from Prefect's page: typed fields with descriptions and bounds.
+
+Prefect makes a form of these types and refuses what they don't allow before anything is scheduled. A union or a mapping
+would be a text field for JSON, so the settings that people change have fields of their own; `overrides` takes any other.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Profile = Annotated[
+    str, Field(min_length=1, max_length=200, description='"demo", "smoke", another name in profiles/, or the path of a YAML file on the node.')
+]
+WorkspaceName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of a directory below workspaces/.")
+]
+Minutes = Annotated[float, Field(gt=0, le=14 * 24 * 60, description="Stop, with the state saved, after so many minutes.")]
+
+
+class TrainingChanges(BaseModel):
+    """Changes to the profile; what is left empty stays as the profile has it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(None, description="Data order, anchors and random initialisation follow from it.")
+    epochs: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Passes over the training split.")
+    max_steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Most optimizer steps; the schedule is planned for them.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="Peak learning rate.")
+    num_anchors: Annotated[int, Field(ge=1)] | None = Field(None, description="Most anchors drawn in one sequence.")
+    num_layers: Annotated[int, Field(ge=1, le=100)] | None = Field(None, description="Drafter layers.")
+    block_size: Annotated[int, Field(ge=2, le=256)] | None = Field(None, description="Tokens of a block, the anchor included.")
+    init_from: str | None = Field(None, description="Directory of a released drafter in z-lab's layout to start from.")
+    nproc: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Processes on the node, one for each GPU.")
+
+    def as_overrides(self) -> dict[str, Any]:
+        """The changes by dotted key of params.yaml."""
+        return {_KEYS[name]: value for name, value in self.model_dump(exclude_none=True).items()}
+
+
+_KEYS = {
+    "seed": "training.seed",
+    "epochs": "training.epochs",
+    "max_steps": "training.max_steps",
+    "learning_rate": "training.learning_rate",
+    "num_anchors": "training.num_anchors",
+    "num_layers": "drafter.num_layers",
+    "block_size": "drafter.block_size",
+    "init_from": "drafter.init_from",
+    "nproc": "distributed.nproc",
+}
+
+NO_CHANGES = TrainingChanges()
