@@ -1,28 +1,34 @@
-"""The tasks that prove checkpoints, with the outcome tagged in MLflow."""
+"""The tasks that prove checkpoints, with the outcome tagged in MLflow, told as events and shown as a table."""
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from tasks.artifacts import show_table
+from tasks.events import CHECKPOINT_PROVEN, CHECKPOINT_REJECTED, CHECKPOINT_UNPROVEN, tell
 from tasks.launch import Supervised, stage_environment
 from tasks.stages import run_if_needed
 from tasks.tracking import Tracker, record_proof
 from tasks.workspace import PROJECT, Workspace
 
 ALL = "all"
+TABLE_KEY = "checkpoint-proofs"
+EVENTS = {"proven": CHECKPOINT_PROVEN, "rejected": CHECKPOINT_REJECTED, "unproven": CHECKPOINT_UNPROVEN}
 
 
 @task(cache_policy=NO_CACHE, task_run_name="prove")
 def prove(workspace: Workspace, tracker: Tracker, force: bool = False) -> bool:
-    """Run the prove stage; the tags are set also where it says no, which ends the flow."""
+    """Run the prove stage; what it says is passed on also where it says no, which ends the flow."""
+    before = _verdicts(workspace.proof)
     try:
         return run_if_needed(workspace, "prove", force)
     finally:
-        record_proof(tracker, _verdicts(workspace.proof))
+        _pass_on(workspace, tracker, before, _verdicts(workspace.proof))
 
 
 @task(cache_policy=NO_CACHE, task_run_name="prove {name}")
@@ -34,6 +40,7 @@ def prove_one(workspace: Workspace, tracker: Tracker, name: str = ALL) -> list[d
     """
     chosen = ["--all"] if name == ALL else [name]
     run_dir = workspace.log_file.parent
+    before = noted_verdicts(run_dir / "checkpoints", name)
     try:
         Supervised(
             "prove",
@@ -44,8 +51,26 @@ def prove_one(workspace: Workspace, tracker: Tracker, name: str = ALL) -> list[d
             environment=stage_environment(PROJECT),
         ).run()
     finally:
-        record_proof(tracker, noted_verdicts(run_dir / "checkpoints", name))
+        _pass_on(workspace, tracker, before, noted_verdicts(run_dir / "checkpoints", name))
     return noted_verdicts(run_dir / "checkpoints", name)
+
+
+def _pass_on(workspace: Workspace, tracker: Tracker, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> None:
+    """Tags for all verdicts, an event for each new one, a table where there is a new one."""
+    record_proof(tracker, after)
+    new = [verdict for verdict in after if verdict not in before]
+    for verdict in new:
+        tell(
+            EVENTS[verdict["outcome"]],
+            f"checkpoint.{workspace.root.name}.{verdict['name']}",
+            workspace=workspace.root.name,
+            checkpoint=verdict["name"],
+            digest=verdict["digest"],
+            reason=verdict["reason"],
+        )
+    if new:
+        columns = ("name", "outcome", "sound", "exactness", "steps_replayed", "reason")
+        show_table(TABLE_KEY, [{c: verdict.get(c) for c in columns} for verdict in after], "Checkpoints, replayed from a fresh process")
 
 
 def noted_verdicts(checkpoints: Path, name: str = ALL) -> list[dict[str, Any]]:

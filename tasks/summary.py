@@ -1,4 +1,4 @@
-"""The table that a flow ends with."""
+"""The table that a flow ends with, in the terminal and on the run's page."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tasks.artifacts import show_table
 from tasks.workspace import Workspace
 
 
@@ -20,6 +21,8 @@ def print_summary(workspace: Workspace) -> dict[str, Any]:
     table.add_row("report", _short(workspace.report))
     table.add_row("drafter", _short(workspace.root / "build/drafter"))
     Console().print(table)
+    rows = [{"measured": label, "value": str(value)} for label, value in report["headline"].items()]
+    show_table("drafter-acceptance", rows, f"What {workspace.config.run} reaches; the report is {workspace.report}")
     return {**report["headline"], "report": str(workspace.report)}
 
 
