@@ -1,0 +1,84 @@
+"""New prompt files of an inbox become conversations that stay: only what has no answer is answered, and each state is versioned.
+
+COLLECTED/PROFILE/conversations holds one file for each batch of new prompts, and conversations.dvc, the pointer that brings
+them all back from DVC's cache. A file that was taken in moves to INBOX/taken, last of all, so that a kill at any moment loses
+nothing and nothing is answered twice.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from dflash_core.target.new_prompts import batch_name, unanswered, write_prompts
+from tasks import dvc_stages
+from tasks.launch import Supervised, stage_environment
+from tasks.publication import Publication
+from tasks.workspace import PROJECT, configuration_of
+
+COLLECTED = PROJECT / "collected"
+CONVERSATIONS = "conversations"
+Answer = Callable[[Path, Path], None]
+
+
+@task(cache_policy=NO_CACHE, task_run_name="take in")
+def take_in(profile: str, inbox: str, max_new_tokens: int) -> list[str]:
+    """Answer the inbox's new prompts by the profile's target; gives all conversation files, the profile's own first."""
+    name, config = configuration_of(profile)
+
+    def answer(prompts: Path, out: Path) -> None:
+        command = [sys.executable, "-m", "dflash_core", "regenerate", str(prompts), "--target", config.target.path, "--out", str(out)]
+        Supervised(
+            "regenerate",
+            [*command, "--dtype", config.target.dtype, "--max-new-tokens", str(max_new_tokens)],
+            log_file=out.parent.parent / "regenerate.log",
+            cwd=PROJECT,
+            logger=get_run_logger(),
+            environment=stage_environment(PROJECT),
+        ).run()
+
+    own = [Path(path) for path in config.data.conversations]
+    return [str(path) for path in collect(PROJECT / inbox, COLLECTED / name, own, answer)]
+
+
+def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache: Path = PROJECT / ".dvc/cache") -> list[Path]:
+    """Answer what is new in `inbox` into `place` and version it; gives `own` and all collected files.
+
+    Raises:
+        DataError: a file of the inbox can't be read, or gives another text to a known id; nothing is then taken in.
+    """
+    conversations = place / CONVERSATIONS
+    conversations.mkdir(parents=True, exist_ok=True)
+    dvc_stages.init_repository(place, cache)
+    waiting = sorted(path for path in inbox.glob("*.jsonl*") if path.is_file()) if inbox.is_dir() else []
+    new = unanswered(waiting, [*own, *_collected(conversations)])
+    if new:
+        prompts = place / f"{batch_name(new)}.jsonl"
+        write_prompts(prompts, new)
+        answer(prompts, conversations / f"{batch_name(new)}.jsonl.gz")
+        dvc_stages.add_output(place, CONVERSATIONS)
+    for path in waiting:
+        (inbox / "taken").mkdir(exist_ok=True)
+        os.replace(path, inbox / "taken" / f"{_md5(path)[:8]}-{path.name}")
+    return [*own, *_collected(conversations)]
+
+
+def is_new_data(directory: Path, line: str, files: Sequence[str]) -> bool:
+    """Whether the last completed run of the line was made from other conversations than these."""
+    publication = Publication.read(directory, line)
+    known = publication.hashes_of("prepare") if publication else {}
+    return any(known.get(file) != _md5(Path(file)) for file in files)
+
+
+def _collected(conversations: Path) -> list[Path]:
+    return sorted(conversations.glob("*.jsonl.gz"))
+
+
+def _md5(path: Path) -> str:
+    """DVC's own hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()

@@ -1,0 +1,90 @@
+"""New prompts are answered once, versioned, and lost at no moment."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dflash_core.errors import DataError
+from tasks.inbox import collect, is_new_data
+
+LOCK = "stages: {prepare: {deps: [{path: %s, md5: 900150983cd24fb0d6963f7d28e17f72}]}}"  # of "abc"
+
+
+def write(path: Path, *ids: str, text: str = "Say {}.") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"id": i, "prompt": text.format(i)}) + "\n" for i in ids))
+    return path
+
+
+class Target:
+    """Answers, and notes which ids it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def __call__(self, prompts: Path, out: Path) -> None:
+        rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+        self.asked.append([row["id"] for row in rows])
+        answered = [row | {"messages": [*row["messages"], {"role": "assistant", "content": "Yes."}]} for row in rows]
+        out.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in answered).encode()))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The profile's own conversations, with the id p1."""
+    row = {"id": "p1", "messages": [{"role": "user", "content": "Say p1."}, {"role": "assistant", "content": "p1"}]}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "own.jsonl"
+
+
+def test_only_what_is_new_is_answered(tmp_path: Path, own: Path) -> None:
+    target, place, inbox = Target(), tmp_path / "collected", tmp_path / "inbox"
+    write(inbox / "a.jsonl", "p1", "p2")
+    first = collect(inbox, place, [own], target, tmp_path / "cache")
+    pointer = (place / "conversations.dvc").read_text()
+    write(inbox / "b.jsonl", "p2", "p3")
+    second = collect(inbox, place, [own], target, tmp_path / "cache")
+    assert target.asked == [["p2"], ["p3"]]
+    assert first[0] == second[0] == own and len(first) == 2 and set(first) < set(second)
+    assert (place / "conversations.dvc").read_text() != pointer, "each state has a version of its own"
+    assert sorted(path.name[9:] for path in (inbox / "taken").iterdir()) == ["a.jsonl", "b.jsonl"]
+    assert collect(inbox, place, [own], target, tmp_path / "cache") == second and len(target.asked) == 2
+
+
+def test_no_inbox_is_nothing_new(tmp_path: Path, own: Path) -> None:
+    assert collect(tmp_path / "none", tmp_path / "collected", [own], Target(), tmp_path / "cache") == [own]
+
+
+def test_who_is_killed_while_the_target_answers_goes_on_with_the_same_batch(tmp_path: Path, own: Path) -> None:
+    outs: list[Path] = []
+
+    def killed(prompts: Path, out: Path) -> None:
+        outs.append(out)
+        raise KeyboardInterrupt
+
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            collect(tmp_path / "inbox", tmp_path / "collected", [own], killed, tmp_path / "cache")
+    assert outs[0] == outs[1] and (tmp_path / "inbox/a.jsonl").exists()
+
+
+def test_an_id_stands_for_one_text(tmp_path: Path, own: Path) -> None:
+    write(tmp_path / "inbox/a.jsonl", "p1", text="Sing {}.")
+    with pytest.raises(DataError, match="one text an id"):
+        collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache")
+    assert (tmp_path / "inbox/a.jsonl").exists()
+
+
+def test_data_are_new_until_a_run_of_them_is_published(tmp_path: Path) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_text("abc")
+    assert is_new_data(tmp_path, "nightly-demo", [str(file)])
+    (tmp_path / ".published").mkdir()
+    published = {"workspace": "w", "run_dir": "r", "lock": LOCK % file}
+    (tmp_path / ".published/nightly-demo.json").write_text(json.dumps(published))
+    assert not is_new_data(tmp_path, "nightly-demo", [str(file)])
+    file.write_text("abcd")
+    assert is_new_data(tmp_path, "nightly-demo", [str(file)])
