@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 PROFILE ?= demo
+DB ?= sqlite
+SERVICES ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # The stamp's name follows the lock, so that a changed lock installs again and an unchanged one doesn't.
@@ -11,7 +13,7 @@ SMOLLM2 := models/smollm2-135m-instruct
 TINY := models/tiny-random
 MODEL := $(if $(filter smoke,$(PROFILE)),$(TINY),$(SMOLLM2))
 
-.PHONY: demo test lint install
+.PHONY: demo test lint install up down
 .DELETE_ON_ERROR:
 
 demo: $(STAMP) $(MODEL)/config.json
@@ -23,6 +25,14 @@ test: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+
+# Prefect with a worker for each pool, and MLflow: docs/operations.md. Options beyond DB: make up SERVICES="--webhook URL".
+up: $(STAMP) $(MODEL)/config.json
+	$(if $(filter postgres,$(DB)),$(BIN)/python -m pip install -q --disable-pip-version-check -e .[postgres] -c requirements.lock)
+	$(BIN)/python -m tasks.services up --db $(DB) $(SERVICES)
+
+down: $(STAMP)
+	$(BIN)/python -m tasks.services down --db $(DB) $(SERVICES)
 
 install: $(STAMP)
 

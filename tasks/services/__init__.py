@@ -1,0 +1,1 @@
+"""The servers and workers of one machine: what they are, how they start and stop, and what Prefect's server is told."""

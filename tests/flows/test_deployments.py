@@ -1,0 +1,64 @@
+"""The deployments: that their flows load, and what the form of each allows."""
+
+from typing import Any
+
+import pytest
+import yaml
+from prefect import Flow
+from prefect.flows import load_flow_from_entrypoint
+from prefect.utilities.schema_tools.validation import ValidationError, validate
+
+from dflash_core.config import parse_config
+from tasks.forms import _KEYS, TrainingChanges
+from tasks.services.machine import GPU_POOL, LIGHT_POOL
+from tasks.workspace import PROJECT, _with_overrides
+
+DEPLOYMENTS = {d["name"]: d for d in yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]}
+
+
+def flow_of(name: str) -> Flow[Any, Any]:
+    path, function = DEPLOYMENTS[name]["entrypoint"].split(":")
+    return load_flow_from_entrypoint(f"{PROJECT / path}:{function}")
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_a_deployment_is_named_as_its_flow_and_has_a_described_form(name: str) -> None:
+    flow, deployment = flow_of(name), DEPLOYMENTS[name]
+    assert flow.name == name and deployment["work_pool"]["name"] in (GPU_POOL, LIGHT_POOL)
+    schema = flow.parameters.model_dump()
+    assert deployment.get("parameters", {}).keys() <= schema["properties"].keys()
+    assert all(field.get("description") for field in schema["properties"].values())
+    validate(deployment.get("parameters", {}), schema, raise_on_error=True, ignore_required=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("train-drafter", {"changes": {"epochs": 0}}),
+        ("train-drafter", {"changes": {"learning_rate": 2}}),
+        ("train-drafter", {"changes": {"block_size": 1}}),
+        ("train-drafter", {"changes": {"nproc": "many"}}),
+        ("train-drafter", {"time_limit_minutes": 0}),
+        ("train-drafter", {"workspace": "../x"}),
+        ("retrain-nightly", {"max_new_tokens": 0}),
+        ("retrain-nightly", {"profile": ""}),
+        ("validate-checkpoint", {"checkpoint": "step-1"}),
+        ("validate-checkpoint", {"workspace": ""}),
+        ("tidy-up", {"keep_days": 0}),
+        ("diagnose-log", {"log": ""}),
+        ("diagnose-log", {"log": "x", "events": "y"}),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_the_schema(name: str, parameters: dict[str, Any]) -> None:
+    """The server validates by this schema before it schedules anything."""
+    with pytest.raises(ValidationError):
+        validate(parameters, flow_of(name).parameters.model_dump(), raise_on_error=True, ignore_required=False)
+
+
+def test_every_field_of_the_form_is_a_key_of_the_configuration() -> None:
+    assert _KEYS.keys() == TrainingChanges.model_fields.keys()
+    values = TrainingChanges(seed=3, epochs=2, max_steps=9, learning_rate=1e-3, num_anchors=7, num_layers=1, block_size=4, nproc=2)
+    config = parse_config(_with_overrides({"target": {"path": "t"}, "data": {"conversations": ["c"]}}, values.as_overrides()), "form")
+    assert (config.training.seed, config.training.max_steps, config.drafter.block_size, config.distributed.nproc) == (3, 9, 4, 2)
+    assert TrainingChanges().as_overrides() == {}
+    assert TrainingChanges(init_from="d").as_overrides() == {"drafter.init_from": "d"}

@@ -1,0 +1,97 @@
+"""The services of a machine: started once, stopped whole, and told apart from what isn't ours."""
+
+import http.server
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dflash_core.errors import ConfigError
+from tasks.services.daemon import Daemon
+from tasks.services.machine import Machine
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
+FAMILY = (sys.executable, "-c", "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    made = Daemon(name="sleeper", command=SLEEP, directory=tmp_path / "services")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/health"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_second_start_starts_nothing(daemon: Daemon) -> None:
+    assert daemon.start()
+    first = daemon.process()
+    assert not daemon.start() and daemon.process() == first
+    assert daemon.stop() and daemon.process() is None and not daemon.stop()
+    assert not daemon.pid_file.exists()
+
+
+def test_an_id_that_another_process_has_now_is_not_ours(daemon: Daemon) -> None:
+    daemon.directory.mkdir()
+    daemon.pid_file.write_text(json.dumps({"pid": os.getpid(), "created": 0.0}))
+    assert daemon.process() is None and not daemon.stop(), "it would have ended the tests"
+    daemon.pid_file.write_text("torn")
+    assert daemon.process() is None
+
+
+def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
+    family = Daemon(name="family", command=FAMILY, directory=tmp_path)
+    family.start()
+    while not (children := family.process().children()):
+        pass
+    family.stop()
+    assert not any(psutil.pid_exists(child.pid) and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_a_foreign_program_in_its_place_is_named(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match="isn't ours"):
+        Daemon(name="ours", command=SLEEP, directory=tmp_path, ready_url=url).start()
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    failing = Daemon(name="bad", command=(sys.executable, "-c", "raise SystemExit('no such table')"), directory=tmp_path, ready_url="http://127.0.0.1:9/")
+    failing.start()
+    with pytest.raises(ConfigError, match="no such table"):
+        failing.wait_until_ready()
+
+
+def test_everything_listens_on_loopback_and_is_quiet(tmp_path: Path) -> None:
+    machine = Machine(directory=tmp_path, database="postgres")
+    prefect, mlflow = machine.servers()
+    assert prefect.environment["PREFECT_SERVER_API_HOST"] == "127.0.0.1"
+    assert mlflow.command[mlflow.command.index("--host") + 1] == "127.0.0.1"
+    assert all("127.0.0.1" in url for url in (machine.prefect_api, machine.mlflow_uri))
+    assert "@127.0.0.1:5433/prefect" in prefect.environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
+    assert all(os.environ[name] == value for name, value in {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "true"}.items())
+
+
+def test_a_worker_of_the_gpu_pool_runs_one_at_a_time(tmp_path: Path) -> None:
+    gpu, light = Machine(directory=tmp_path).workers()
+    assert gpu.command[-2:] == ("--limit", "1") and gpu.stop_signal == signal.SIGTERM and light.children_first
