@@ -8,9 +8,22 @@ import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
+from .watched_network import WatchedNetwork
+
 
 @pytest.fixture(scope="session")
-def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedNetwork]:
+    """Watches this process and all that it starts."""
+    watched = WatchedNetwork(tmp_path_factory.mktemp("network"))
+    watched.watch_this_process()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in watched.environment.items():
+            patch.setenv(name, value)
+        yield watched
+
+
+@pytest.fixture(scope="session")
+def prefect_server(network: WatchedNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The harness isolates the database, not result storage; a heartbeat would hold each flow up by a second."""
     results = str(tmp_path_factory.mktemp("prefect-results"))
     with (

@@ -12,6 +12,8 @@ from tasks import mlflow_store
 from tasks.launch import CommandFailed
 from tasks.workspace import PROJECT, make_workspace
 
+from .watched_network import WatchedNetwork
+
 SETTINGS = {
     "run": "tiny",
     "target": {"path": "target", "dtype": "float32"},
@@ -42,7 +44,9 @@ def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tiny.yaml"
 
 
-def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None, params: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_chain_ends_with_a_report_and_is_not_done_twice(
+    prefect_server: None, network: WatchedNetwork, params: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from mlflow import MlflowClient
 
     result = module.train_drafter(str(params))
@@ -74,6 +78,7 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(prefect_server: None
     assert {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()} == output, "a stage that is up to date ran again"
 
     _refuses_bad_input(params)
+    assert network.outside() == []
 
 
 def _refuses_bad_input(params: Path) -> None:
