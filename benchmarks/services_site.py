@@ -1,0 +1,124 @@
+"""A copy of the project with servers and workers of its own, for campaigns that start flow runs and harm them."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from kill_campaign import PROJECT
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from tasks.services.machine import Database, Machine
+
+COPIED = ("dflash_core", "flows", "tasks", "dvc.yaml", "params.yaml", "prefect.yaml", "profiles", "pyproject.toml", "requirements.lock")
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Site:
+    """The copy in `project`, its services in `machine`."""
+
+    project: Path
+    machine: Machine
+    client: SyncPrefectClient
+
+    def workspace_of(self, profile: str, run_id: str) -> Path:
+        """Where a deployment's run works."""
+        return self.project / "workspaces" / f"{profile}-{run_id[:8]}"
+
+    def start(self, deployment: str, parameters: dict[str, Any]) -> str:
+        """As the button in the page does; gives the run's id."""
+        found = self.client.read_deployment_by_name(f"{deployment}/{deployment}")
+        return str(self.client.create_flow_run_from_deployment(found.id, parameters=parameters).id)
+
+    def state(self, run_id: str) -> tuple[str, str]:
+        """Type and name of a run's state."""
+        state = self.client.read_flow_run(run_id).state
+        return (state.type.value, state.name) if state else ("NONE", "")
+
+    def services(self, what: str) -> None:
+        """`up` or `down`, by the copy's own command."""
+        run_command(self.project, "-m", "tasks.services", what, *_options(self.machine))
+
+    def processes(self) -> list[psutil.Process]:
+        """Those that work in one of the copy's workspaces: stages, launchers, ranks."""
+        found = []
+        for process in psutil.process_iter(["cwd"]):
+            cwd = process.info["cwd"]
+            if cwd and Path(cwd).is_relative_to(self.project / "workspaces"):
+                found.append(process)
+        return found
+
+
+@contextmanager
+def site(directory: Path, profile: str, settings: dict[str, Any], database: Database = "sqlite") -> Iterator[Site]:
+    """Copy the project, write one profile, start the services; stop them at the end."""
+    project = directory / "project"
+    for name in COPIED:
+        source = PROJECT / name
+        if source.is_dir():
+            shutil.copytree(source, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            project.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, project / name)
+    (project / "profiles" / f"{profile}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    ports = {f"{name}_port": free_port() for name in ("prefect", "mlflow", "postgres")}
+    machine = Machine(directory=directory / "services", database=database, **ports)
+    run_command(project, "-m", "tasks.services", "up", *_options(machine))
+    try:
+        with temporary_settings({PREFECT_API_URL: machine.prefect_api}), get_client(sync_client=True) as client:
+            yield Site(project, machine, client)
+    finally:
+        run_command(project, "-m", "tasks.services", "down", *_options(machine))
+
+
+def run_command(project: Path, *arguments: str) -> str:
+    """Run the copy's code; gives what it prints."""
+    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *arguments], cwd=project, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{arguments} ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-1500:]}")
+    return done.stdout
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> float:
+    """Seconds until it holds. Raises RuntimeError where it doesn't in time."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            raise RuntimeError(f"{what}: not within {seconds:g} s")
+        time.sleep(POLL_S)
+    return round(time.monotonic() - began, 1)
+
+
+def free_port() -> int:
+    """One that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def read_pid(machine: Machine, name: str) -> int:
+    """The process of one of the services."""
+    return json.loads((machine.directory / f"{name}.pid").read_text(encoding="utf-8"))["pid"]
+
+
+def _options(machine: Machine) -> list[str]:
+    return [
+        f"--directory={machine.directory}",
+        f"--prefect-port={machine.prefect_port}",
+        f"--mlflow-port={machine.mlflow_port}",
+        f"--postgres-port={machine.postgres_port}",
+        f"--db={machine.database}",
+    ]
