@@ -52,7 +52,7 @@ def matrix(directory: Path, cases: list[str], times: int) -> list[dict[str, Any]
         undisturbed = _start(place)
         wait_for(lambda: place.state(undisturbed)[0] in FINAL, RUN_S, "the run left alone")
         if place.state(undisturbed)[0] != "COMPLETED":
-            raise RuntimeError(f"the run left alone ended {place.state(undisturbed)}")
+            raise RuntimeError(f"the run left alone failed: {place.client.read_flow_run(undisturbed).state.message}")
         expected = final_state(place.workspace_of(PROFILE, undisturbed))
         rows = []
         for case in [case for case in cases for _ in range(times)]:
@@ -69,7 +69,7 @@ def tiny_settings(directory: Path, num_steps: int) -> dict[str, Any]:
         "data": PARAMS["data"] | {"conversations": [str(inputs / "conversations.jsonl")]},
         "training": PARAMS["training"] | {"max_steps": num_steps},
         "distributed": {"nproc": 2},
-        "checkpoint": PARAMS["checkpoint"] | {"every": 10},
+        "checkpoint": PARAMS["checkpoint"] | {"every": 10, "proof_steps": 3},
         "evaluation": {"num_prompts": 2, "max_new_tokens": 8, "num_walk_prompts": 2, "bootstrap_samples": 50},
     }
 

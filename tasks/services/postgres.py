@@ -47,7 +47,7 @@ def make_databases(port: int, names: Iterable[str]) -> None:
     """
     connect = ["-h", "127.0.0.1", "-p", str(port), "-U", ROLE]
     deadline = time.monotonic() + READY_SECONDS
-    while subprocess.run([_program("pg_isready"), *connect, "-q"], check=False).returncode:
+    while subprocess.run([_program("pg_isready"), *connect, "-d", "postgres", "-q"], check=False).returncode:
         if time.monotonic() > deadline:
             raise ConfigError(f"PostgreSQL takes no connections on port {port} after {READY_SECONDS:g} s. Its log is postgres.log.")
         time.sleep(0.2)
