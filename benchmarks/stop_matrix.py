@@ -67,6 +67,7 @@ def tiny_settings(directory: Path, num_steps: int) -> dict[str, Any]:
     return PARAMS | {
         "target": {"path": str(inputs / "target"), "dtype": "float32"},
         "data": PARAMS["data"] | {"conversations": [str(inputs / "conversations.jsonl")]},
+        "data_gate": {"min_rows": 1, "max_truncated": 1.0, "max_near_copies": 1.0},
         "training": PARAMS["training"] | {"max_steps": num_steps},
         "distributed": {"nproc": 2},
         "checkpoint": PARAMS["checkpoint"] | {"every": 10, "proof_steps": 3},
