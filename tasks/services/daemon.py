@@ -112,6 +112,7 @@ class Daemon:
             _, alive = psutil.wait_procs([process, *family], timeout=STOP_SECONDS + 30 * self.children_first)
             for late in alive:
                 _signal(late, signal.SIGKILL)
+            psutil.wait_procs(alive, timeout=STOP_SECONDS)  # until they are gone, and what they held with them
         self.pid_file.unlink(missing_ok=True)
         return process is not None
 

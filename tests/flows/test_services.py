@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from dflash_core.errors import ConfigError
+from tasks.services import daemon as daemon_module
 from tasks.services.daemon import Daemon
 from tasks.services.machine import Machine
 
@@ -60,7 +61,8 @@ def test_an_id_that_another_process_has_now_is_not_ours(daemon: Daemon) -> None:
     assert daemon.process() is None
 
 
-def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
+def test_what_it_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_module, "STOP_SECONDS", 1.0)
     family = Daemon(name="family", command=FAMILY, directory=tmp_path)
     family.start()
     while not (children := family.process().children()):
