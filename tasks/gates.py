@@ -133,7 +133,7 @@ def not_rolled_back(version: Version, again: bool) -> Gate:
 # Parts of an evaluation's subjects that name the drafter, the machine or where the prompts lay, and not what is measured.
 NOT_OF_THE_SETTING = (
     *("drafter_path", "drafter_lineage", "target_path", "block_size", "trained_block_size"),
-    *("num_threads", "device", "prompt_sets"),
+    *("num_threads", "device", "prompt_sets", "batch_size"),
 )
 
 

@@ -57,26 +57,28 @@ class _Clock:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.parts = device, {"prefill": 0.0, "target": 0.0, "drafter": 0.0}
-        self.begin = self.last = self._now()
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        self.begin = self.last = time_on(device)
 
     def skip(self) -> None:
         """Start a part here; what lies before stays overhead."""
-        self.last = self._now()
+        self.last = time_on(self.device)
 
     def add(self, part: str) -> None:
         """Book the time since the last `skip` or `add` on `part`."""
-        now = self._now()
+        now = time_on(self.device)
         self.parts[part] += now - self.last
         self.last = now
 
     def split(self) -> TimeSplit:
         """The sums so far."""
-        return TimeSplit(total=self._now() - self.begin, **self.parts)
+        return TimeSplit(total=time_on(self.device) - self.begin, **self.parts)
+
+
+def time_on(device: torch.device) -> float:
+    """Seconds of the clock, when all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 @torch.inference_mode()

@@ -18,6 +18,7 @@ class Subjects(Record):
 
     Attributes:
         block_size: K that was decoded with; `trained_block_size` may be larger.
+        batch_size: prompts that were decoded at once, which the speed depends on, and τ does not.
         rule: greedy, rejection or match.
         prompt_sets: sha256 of each set's file by name; of the prepared dataset for the held-out split.
         prompts_digest: of all first-turn prompts as tokens: two evaluations with one digest asked the same.
@@ -31,6 +32,7 @@ class Subjects(Record):
     dtype: str
     block_size: int
     trained_block_size: int
+    batch_size: int = 1
     max_new_tokens: int
     temperature: float
     rule: Literal["greedy", "rejection", "match"]

@@ -3,7 +3,6 @@
 Dims: P prompts.
 """
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import torch
 from transformers import GenerationConfig
 
 from dflash_core.config import EvaluationConfig
+from dflash_core.evaluation.decode import time_on
 from dflash_core.evaluation.records import GenerateSpeed, Speed
 from dflash_core.target.model import Target
 
@@ -101,15 +101,9 @@ def time_generate(
     ids_1T = torch.tensor([list(prompt_ids)], device=target.device)
     sampling = {"do_sample": True, "temperature": config.temperature, "top_k": 0, "top_p": 1.0} if config.temperature else {"do_sample": False}
     settings = GenerationConfig(max_new_tokens=max_new_tokens, eos_token_id=sorted(stop_ids) or None, pad_token_id=0, **sampling)
-    begin = _now(target)
+    begin = time_on(torch.device(target.device))
     out_1T = target.model.generate(ids_1T, attention_mask=torch.ones_like(ids_1T), generation_config=settings)
-    return _now(target) - begin, out_1T.shape[1] - ids_1T.shape[1]
-
-
-def _now(target: Target) -> float:
-    if torch.device(target.device).type == "cuda":
-        torch.cuda.synchronize(target.device)
-    return time.perf_counter()
+    return time_on(torch.device(target.device)) - begin, out_1T.shape[1] - ids_1T.shape[1]
 
 
 def _per(seconds: float, count: int) -> float | None:

@@ -43,6 +43,7 @@ def check_subjects(config: Config, target_dir: Path, drafter_dir: Path) -> Subje
         dtype=settings.dtype,
         block_size=settings.block_size or spec.block_size,
         trained_block_size=spec.block_size,
+        batch_size=settings.batch_size,
         max_new_tokens=settings.max_new_tokens,
         temperature=settings.temperature,
         rule=settings.rule if settings.temperature else "greedy",

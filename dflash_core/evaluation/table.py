@@ -12,6 +12,7 @@ def results_table(record: EvaluationRecord) -> Table:
     subjects = record.subjects
     rule = "" if subjects.rule == "greedy" else f", {subjects.rule} at temperature {subjects.temperature:g}"
     sets = ", ".join(record.by_set)
+    rule += f", {subjects.batch_size} prompts at once" if subjects.batch_size > 1 else ""
     table = Table(title=f"{escape(subjects.drafter_path)} on {record.acceptance.num_prompts} prompts ({escape(sets)}), {subjects.dtype}{rule}")
     for heading in ("", "prompts", "tokens", "rounds", "τ", "95 %", "mean of prompts", "whole blocks"):
         table.add_column(heading, justify="left" if not heading else "right")

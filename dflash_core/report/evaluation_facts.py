@@ -1,7 +1,7 @@
 """What a report says of an evaluation: the rows of its table, and the tables of its parts."""
 
 from dflash_core.evaluation.acceptance import Acceptance
-from dflash_core.evaluation.records import EvaluationRecord
+from dflash_core.evaluation.records import EvaluationRecord, Subjects
 from dflash_core.report.facts import ReportTable
 
 PART_COLUMNS = ("", "prompts", "τ, 95 %", "drafted", "accepted", "wasted", "whole blocks")
@@ -31,8 +31,12 @@ def evaluation_rows(evaluation: EvaluationRecord) -> dict[str, str]:
         rows["predicted speed-up"] = ", ".join(f"{speedup:.2f} × at τ {tau}" for tau, speedup in s.predicted.items())
     return rows | {
         "time while decoding": ", ".join(f"{name} {seconds / s.speculative_s:.0%}" for name, seconds in parts.items()),
-        "measured in": f"{evaluation.subjects.dtype} on {evaluation.subjects.device}, {evaluation.subjects.num_threads} threads",
+        "measured in": f"{evaluation.subjects.dtype} on {evaluation.subjects.device}, {evaluation.subjects.num_threads} threads{_at_once(evaluation.subjects)}",
     }
+
+
+def _at_once(subjects: Subjects) -> str:
+    return f", {subjects.batch_size} prompts at once" if subjects.batch_size > 1 else ""
 
 
 def _agreement(evaluation: EvaluationRecord) -> dict[str, str]:

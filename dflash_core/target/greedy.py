@@ -91,7 +91,7 @@ def greedy_batch(
         if not any(running):
             break
         step_ids_BT, position_BT = next_B[:, None], position_BT[:, -1:] + 1
-        keep = _rows_to_keep(running)
+        keep = rows_to_keep(running)
         if keep is not None:
             keep_B = torch.tensor(keep, device=model.device)
             cache.batch_select_indices(keep_B)
@@ -110,7 +110,7 @@ def _left_pad(prompts: Sequence[Sequence[int]], padded_length: int, device: torc
     return ids_BP.to(device), mask_BP.to(device)
 
 
-def _rows_to_keep(running: Sequence[bool]) -> list[int] | None:
+def rows_to_keep(running: Sequence[bool]) -> list[int] | None:
     """Slots of the next, smaller batch: a power-of-two fraction of this one, filled up with stopped rows; None: as it is."""
     size = len(running)
     while size // 2 >= max(sum(running), MIN_BATCH_ROWS):

@@ -180,6 +180,16 @@ def test_prompt_sets_are_measured_turn_by_turn(world: SimpleNamespace, tmp_path:
     assert "sets/chats" in text.getvalue() and "generate()" in text.getvalue()
 
 
+def test_prompts_decoded_at_once_give_the_same_record_but_for_the_times(world: SimpleNamespace, tmp_path: Path, prompt_sets: list[str]) -> None:
+    settings = {"prompt_sets": prompt_sets, "num_prompts": 2}
+    alone, together = (run(world, tmp_path / str(n), config=with_evaluation(world.config, **settings, batch_size=n)) for n in (1, 3))
+    untimed = [[p.model_dump(exclude={"plain_s", "speculative_s"}) for p in record.prompts] for record in (alone, together)]
+    assert untimed[0] == untimed[1] and together.acceptance == alone.acceptance
+    assert together.outputs.num_equal == together.walk.num_equal == 4 and together.subjects.batch_size == 3
+    assert together.generate is None and together.speed.target_s > 0
+    assert "3 prompts at once" in evaluation_rows(together)["measured in"]
+
+
 @pytest.mark.parametrize("rule", ["rejection", "match"])
 def test_sampled_answers_are_measured_and_held_to_no_text(world: SimpleNamespace, tmp_path: Path, rule: str) -> None:
     config = with_evaluation(world.config, temperature=0.8, rule=rule, num_prompts=3)

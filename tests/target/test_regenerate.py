@@ -19,7 +19,7 @@ from dflash_core.data.identity import file_digest
 from dflash_core.errors import ConfigError, DataError
 from dflash_core.target import part_files
 from dflash_core.target.batches import GenerationSettings
-from dflash_core.target.greedy import _rows_to_keep, greedy_batch
+from dflash_core.target.greedy import rows_to_keep, greedy_batch
 from dflash_core.target.regenerate import regenerate
 
 OPTIONS = {"batch_size": 4, "max_new_tokens": 12, "dtype": "float32", "workers": 1}
@@ -74,7 +74,7 @@ def test_rows_that_stop_leave_the_batch_and_change_nothing(tiny_dir: Path) -> No
     [([True] * 32, None), ([True] * 17 + [False] * 15, None), ([False] * 16 + [True] * 16, list(range(16, 32))), ([False] * 32, list(range(8)))],
 )
 def test_batch_shrinks_by_halves(running: list[bool], expected: list[int] | None) -> None:
-    assert _rows_to_keep(running) == expected
+    assert rows_to_keep(running) == expected
 
 
 def test_workers_and_interruption_give_the_same_bytes(
