@@ -1,10 +1,11 @@
 """How much faster the chain walk finds τ than real speculative decoding of the same prompts, and that it finds the same.
 
-    python benchmarks/chain_walk_speed.py --target DIR [--drafter DIR] [--prepared DIR | --prompts FILE] [--n 16] [--out results.json]
+    python benchmarks/chain_walk_speed.py --target DIR [--drafter DIR] [--prepared DIR | --prompts FILE] [--n 16] [--batch-size 16]
 
 Target tokens and features are cached beforehand, as they are between two checkpoints of a run; what that costs once
 is printed too, and `all_anchors_s` is what the measure costs at each checkpoint. Prompts are held-out ones where --prepared is
-given, those of a JSONL file with --prompts, else random token ids (seeded). Exit 1 where a prompt's rounds differ beyond a near
+given, those of a JSONL file with --prompts, else random token ids (seeded). With --batch-size, prompts are decoded at once, which is several times faster,
+so that the walk's ratio is smaller. Exit 1 where a prompt's rounds differ beyond a near
 tie of two logits, or at one in more than 1 % of the prompts. Without --drafter a
 random one is used, whose τ is near 1: the best case for the walk's ratio in rounds, the worst in drafted tokens.
 """
@@ -14,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +29,13 @@ from dflash_core.drafter.initialise import Probe, initialise
 from dflash_core.drafter.model import Drafter
 from dflash_core.drafter.spec import from_target
 from dflash_core.evaluation.acceptance import pooled_tau
+from dflash_core.evaluation.batch_decode import batch_decode
 from dflash_core.evaluation.chain_walk import chain_walk
 from dflash_core.evaluation.compare import PromptResult, compare_outputs, compare_walk
-from dflash_core.evaluation.decode import speculative_decode, target_decode
+from dflash_core.evaluation.decode import Decoded, speculative_decode, target_decode
 from dflash_core.evaluation.lockstep import lockstep_walk
 from dflash_core.evaluation.prompts import MeasuredPrompt, choose_prompts
+from dflash_core.evaluation.rules import GREEDY
 from dflash_core.evaluation.walk_set import walk_rows
 from dflash_core.target.model import Target
 from dflash_core.target.part_files import stop_token_ids
@@ -62,6 +66,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=Path, help="JSONL with a field `prompt`, in the target's chat template")
     parser.add_argument("--n", type=int, default=16, help="prompts")
     parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--batch-size", type=int, default=1, help="prompts decoded at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the results here too")
     options = parser.parse_args()
@@ -74,7 +79,7 @@ def main() -> int:
         prompts = [tuple(ids) for ids in chat_prompts(target, options.prompts, options.n)]
     else:
         prompts = random_prompts(options.n, target.vocab_size, options.seed)
-    results = measure(target, drafter, prompts, options.max_new_tokens) | {"seed": options.seed}
+    results = measure(target, drafter, prompts, options.max_new_tokens, options.batch_size) | {"seed": options.seed}
     print(json.dumps(results, indent=1))
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -91,14 +96,26 @@ def fresh_drafter(target: Target, seed: int) -> Drafter:
     return drafter.to(target.device).eval()
 
 
-def measure(target: Target, drafter: Drafter, prompts: list[tuple[int, ...]], max_new_tokens: int) -> dict[str, object]:
+def decode(target: Target, drafter: Drafter | None, prompts: list[tuple[int, ...]], limit: int, stops: set[int], at_once: int) -> list[Decoded]:
+    """All prompts, one by one or some at once; the longest together, since a batch is padded."""
+    if at_once == 1:
+        alone = target_decode if drafter is None else partial(speculative_decode, drafter=drafter)
+        return [alone(target, prompt_ids=prompt, max_new_tokens=limit, stop_ids=stops) for prompt in prompts]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    found: dict[int, Decoded] = {}
+    for first in range(0, len(order), at_once):
+        part = order[first : first + at_once]
+        answers = batch_decode(target, drafter, [prompts[i] for i in part], limit, stops, [GREEDY] * len(part))
+        found |= zip(part, answers, strict=True)
+    return [found[i] for i in range(len(prompts))]
+
+
+def measure(target: Target, drafter: Drafter, prompts: list[tuple[int, ...]], max_new_tokens: int, at_once: int) -> dict[str, object]:
     """Decode for real, then walk: the fastest of some repeats of both walks, after one to warm up."""
     stops = stop_token_ids(target.model, target.tokenizer)
-    speculative_decode(target, drafter, prompts[0], 8, ())
-    plain, plain_s, _ = timed(lambda: [target_decode(target, prompt, max_new_tokens, stops) for prompt in prompts])
-    decoded, decoded_s, decoded_cpu_s = timed(
-        lambda: [speculative_decode(target, drafter, prompt, max_new_tokens, stops) for prompt in prompts]
-    )
+    decode(target, drafter, prompts[:at_once], 8, (), at_once)
+    plain, plain_s, _ = timed(lambda: decode(target, None, prompts, max_new_tokens, stops, at_once))
+    decoded, decoded_s, decoded_cpu_s = timed(lambda: decode(target, drafter, prompts, max_new_tokens, stops, at_once))
     texts = [(prompt, answer.tokens) for prompt, answer in zip(prompts, plain, strict=True)]
     rows, features_s, _ = timed(lambda: walk_rows(target, texts, drafter.spec.target_layer_ids))
     figures: dict[str, object] = {}
@@ -114,6 +131,7 @@ def measure(target: Target, drafter: Drafter, prompts: list[tuple[int, ...]], ma
     near_ties = sum(difference.tie for difference in agreement.differences)
     return {
         "prompts": len(prompts),
+        "decoded_at_once": at_once,
         "tokens": sum(len(answer.tokens) for answer in plain),
         "threads": torch.get_num_threads(),
         "tau": pooled_tau([d.rounds for d in decoded]),

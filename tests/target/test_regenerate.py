@@ -19,7 +19,7 @@ from dflash_core.data.identity import file_digest
 from dflash_core.errors import ConfigError, DataError
 from dflash_core.target import part_files
 from dflash_core.target.batches import GenerationSettings
-from dflash_core.target.greedy import rows_to_keep, greedy_batch
+from dflash_core.target.greedy import greedy_batch, rows_to_keep
 from dflash_core.target.regenerate import regenerate
 
 OPTIONS = {"batch_size": 4, "max_new_tokens": 12, "dtype": "float32", "workers": 1}
