@@ -183,12 +183,15 @@ def evaluate(
         typer.Option("--prompts", metavar="FILE", help="A prompt set in place of the held-out prompts. Repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="For evaluation.json; default: build/evaluation.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="NAME", help="One of the run's checkpoints, or its step, in place of a drafter.")
+    ] = None,
     params: Params = DEFAULT_PARAMS,
 ) -> None:
     """Acceptance length and speed of a drafter by real speculative decoding."""
     from dflash_core.stages import evaluate as stage
 
-    typer.echo(stage.run(_config(params), drafter, prompts or (), out))
+    typer.echo(stage.run(_config(params), drafter, prompts or (), out, checkpoint))
 
 
 @app.command(epilog=_example("compare champion/evaluation.json build/evaluation/evaluation.json"))

@@ -2,13 +2,15 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from tasks import quiet_errors
 from tasks.command_line import exit_code_of
-from tasks.evaluation import DEFAULT_NAME, compare_with, evaluate_on
+from tasks.evaluation import DEFAULT_NAME, Subject, compare_with, evaluate_on
+from tasks.forms import OneCheckpoint, ResultName, WorkspaceName
 from tasks.tracking import tracked
 from tasks.workspace import open_workspace
 
@@ -17,11 +19,12 @@ EXAMPLE = "Example: python -m flows.evaluate_drafter --workspace demo --prompts 
 
 @flow(name="evaluate-drafter")
 def evaluate_drafter(
-    workspace: str = "demo",
-    prompt_sets: list[str] | None = None,
-    drafter: str | None = None,
-    name: str = DEFAULT_NAME,
-    against: str | None = None,
+    workspace: WorkspaceName = "demo",
+    prompt_sets: list[Annotated[str, Field(min_length=1)]] | None = None,
+    drafter: Annotated[str, Field(min_length=1)] | None = None,
+    name: ResultName | None = None,
+    against: Annotated[str, Field(min_length=1)] | None = None,
+    checkpoint: OneCheckpoint | None = None,
 ) -> dict[str, Any]:
     """Measure a drafter of a workspace's target.
 
@@ -29,13 +32,16 @@ def evaluate_drafter(
         workspace: Name of the directory below workspaces/.
         prompt_sets: Files to measure; those of the workspace's configuration where not given, else its held-out prompts.
         drafter: Directory in z-lab's layout; the workspace's own where not given.
-        name: Directory below evaluations/ that takes the result.
+        name: Directory below evaluations/ that takes the result; a checkpoint's has the checkpoint's name, if none is given.
         against: Name of an earlier result, or a path, to compare with.
+        checkpoint: Name or step of one of the run's checkpoints, to measure in place of a drafter.
     """
     quiet_errors.install()
     place = open_workspace(workspace)
+    subject = Subject(tuple(prompt_sets or ()), drafter, checkpoint)
+    name = name or checkpoint or DEFAULT_NAME
     with tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
-        measured = evaluate_on(place, tracker, prompt_sets or [], drafter, name)
+        measured = evaluate_on(place, tracker, subject, name)
         compare_with(place, tracker, name, against)
     return measured
 
@@ -46,10 +52,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workspace", default="demo", help="name below workspaces/")
     parser.add_argument("--prompts", action="append", default=[], metavar="FILE", help="a prompt set; repeatable")
     parser.add_argument("--drafter", help="directory in z-lab's layout; default: the workspace's own")
-    parser.add_argument("--name", default=DEFAULT_NAME, help="of the result, below the workspace's evaluations/")
+    parser.add_argument("--checkpoint", metavar="NAME", help="measure one of the run's checkpoints in place of a drafter")
+    parser.add_argument("--name", help=f"of the result, below the workspace's evaluations/; default: the checkpoint's, or {DEFAULT_NAME}")
     parser.add_argument("--against", help="name or path of an earlier result to compare with")
     options = parser.parse_args(arguments)
-    return exit_code_of(lambda: evaluate_drafter(options.workspace, options.prompts, options.drafter, options.name, options.against))
+    o = options
+    return exit_code_of(lambda: evaluate_drafter(o.workspace, o.prompts, o.drafter, o.name, o.against, o.checkpoint))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from prefect import flow
 from tasks import quiet_errors
 from tasks.approval import ask_a_person
 from tasks.command_line import exit_code_of
+from tasks.forms import WorkspaceName
 from tasks.promotion import one_at_a_time, open_registry
 from tasks.promotion_settings import PromotionSettings
 from tasks.promotion_steps import conclude, judge, roll_back
@@ -19,7 +20,7 @@ EXAMPLE = "Example: python -m flows.promote_drafter --workspace demo --margin 0.
 
 
 @flow(name="promote-drafter")
-def promote_drafter(workspace: str = "demo", settings: PromotionSettings = DEFAULTS) -> dict[str, Any]:
+def promote_drafter(workspace: WorkspaceName = "demo", settings: PromotionSettings = DEFAULTS) -> dict[str, Any]:
     """Compare a workspace's drafter with the champion and promote it.
 
     Args:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,17 @@ from tasks.workspace import NAME, PROJECT, Workspace
 DEFAULT_NAME = "latest"
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is measured on which prompt sets: a drafter's directory, a checkpoint of the run, or neither for the workspace's own drafter."""
+
+    prompt_sets: tuple[str, ...] = ()
+    drafter: str | None = None
+    checkpoint: str | None = None
+
+
 @task(cache_policy=NO_CACHE, task_run_name="evaluate {name}")
-def evaluate_on(workspace: Workspace, tracker: Tracker, prompt_sets: Sequence[str], drafter: str | None, name: str) -> dict[str, Any]:
+def evaluate_on(workspace: Workspace, tracker: Tracker, subject: Subject, name: str) -> dict[str, Any]:
     """Evaluate by the command line's own means; gives τ and speed. What was measured is recorded also where a gate says no.
 
     Raises:
@@ -30,7 +40,7 @@ def evaluate_on(workspace: Workspace, tracker: Tracker, prompt_sets: Sequence[st
     written = out / "evaluation.json"
     written.unlink(missing_ok=True)  # an earlier one must not be taken for this one's
     try:
-        _run(workspace, "evaluate", evaluate_arguments(prompt_sets, drafter, out))
+        _run(workspace, "evaluate", evaluate_arguments(subject, out))
     finally:
         record_evaluation(tracker, written)
     tree = json.loads(written.read_text(encoding="utf-8"))
@@ -49,12 +59,13 @@ def compare_with(workspace: Workspace, tracker: Tracker, name: str, against: str
     record_evaluation(tracker, compared)
 
 
-def evaluate_arguments(prompt_sets: Sequence[str], drafter: str | None, out: Path) -> list[str]:
+def evaluate_arguments(subject: Subject, out: Path) -> list[str]:
     """Arguments of the command; paths are the caller's, and the command runs in the workspace."""
     arguments = ["evaluate", "--out", str(out)]
-    for path in prompt_sets:
+    for path in subject.prompt_sets:
         arguments += ["--prompts", os.path.abspath(path)]
-    return arguments + (["--drafter", os.path.abspath(drafter)] if drafter else [])
+    arguments += ["--checkpoint", subject.checkpoint] if subject.checkpoint else []
+    return arguments + (["--drafter", os.path.abspath(subject.drafter)] if subject.drafter else [])
 
 
 def result_dir(workspace: Workspace, name: str) -> Path:

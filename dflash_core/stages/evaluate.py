@@ -2,22 +2,28 @@
 
 import io
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
+from dflash_core.checkpoint.manifest import full_name
 from dflash_core.config import Config
-from dflash_core.errors import DataError
+from dflash_core.errors import ConfigError, DataError
 from dflash_core.evaluation.evaluate import evaluate
 from dflash_core.evaluation.record_file import FILE
 from dflash_core.evaluation.table import results_table
 from dflash_core.stages import layout
+from dflash_core.stages.checkpoint_export import export_checkpoint
 
 TABLE_COLUMNS = 110  # wide enough for its eight columns where the output is no terminal
 
 
-def run(config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path] = (), out: Path | None = None) -> str:
+def run(
+    config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path] = (), out: Path | None = None, checkpoint: str | None = None
+) -> str:
     """Write evaluation.json; gives the table that a person sees.
 
     Args:
@@ -25,15 +31,33 @@ def run(config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path]
         drafter: an export in z-lab's layout; None takes the run's.
         prompt_sets: files to measure.
         out: directory for evaluation.json; None takes the stage's own.
+        checkpoint: name or step of one of the run's checkpoints, in place of a drafter.
     """
-    drafter_dir = drafter or layout.DRAFTER
-    if not drafter_dir.is_dir():
-        origin = "a drafter in z-lab's layout. Correct --drafter." if drafter else "the drafter that stage prove leaves there. Run prove first."
-        raise DataError(f"{drafter_dir} does not exist, expected {origin}")
     if prompt_sets:
         settings = config.evaluation.model_copy(update={"prompt_sets": tuple(map(os.fspath, prompt_sets))})
         config = config.model_copy(update={"evaluation": settings})
-    record = evaluate(config, Path(), layout.PREPARED, drafter_dir, (out or layout.EVALUATION) / FILE)
+    if checkpoint is not None and out is None:
+        raise ConfigError(f"--checkpoint {checkpoint} has no --out, expected a directory: the stage's own is of the run's drafter. Name one.")
+    with _drafter(config, drafter, checkpoint) as drafter_dir:
+        record = evaluate(config, Path(), layout.PREPARED, drafter_dir, (out or layout.EVALUATION) / FILE)
     text = io.StringIO()
     Console(file=text, width=TABLE_COLUMNS).print(results_table(record))
     return text.getvalue()
+
+
+@contextmanager
+def _drafter(config: Config, drafter: Path | None, checkpoint: str | None) -> Iterator[Path]:
+    """The directory of what is measured; a checkpoint's drafter is there for as long as it is measured."""
+    if checkpoint is None:
+        drafter_dir = drafter or layout.DRAFTER
+        if not drafter_dir.is_dir():
+            origin = "a drafter in z-lab's layout. Correct --drafter." if drafter else "the drafter that stage prove leaves there. Run prove first."
+            raise DataError(f"{drafter_dir} does not exist, expected {origin}")
+        yield drafter_dir
+        return
+    if drafter is not None:
+        raise ConfigError(f"--checkpoint {checkpoint} and --drafter {drafter} name two drafters, expected one. Leave one out.")
+    with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
+        drafter_dir = Path(scratch) / full_name(checkpoint)
+        export_checkpoint(config, "zlab", drafter_dir, config.run_dir / "checkpoints" / full_name(checkpoint))
+        yield drafter_dir

@@ -68,6 +68,9 @@ def test_a_measurement_is_run_recorded_and_compared(prefect_server: None, place:
         "evaluate", "--out", str(results / "weekly"), "--prompts", str(here / "a.jsonl"), "--drafter", str(here / "other/drafter"),
     ]  # fmt: skip
     assert FakeCommand.ran[2] == ["compare", str(results / "champion"), str(results / "weekly"), "--json", str(results / "weekly/comparison.json")]
+    of_checkpoint = module.evaluate_drafter("mine", checkpoint="step-00000040")
+    assert of_checkpoint["evaluation"] == str(results / "step-00000040/evaluation.json")
+    assert FakeCommand.ran[3] == ["evaluate", "--out", str(results / "step-00000040"), "--checkpoint", "step-00000040"]
     client = MlflowClient(f"sqlite:///{here / 'mlflow.db'}")
     experiment = client.get_experiment_by_name(mlflow_store.EXPERIMENT).experiment_id
     nested = {run.data.tags["dflash.kind"]: run for run in mlflow_store.find_runs(client, experiment, {}) if "mlflow.parentRunId" in run.data.tags}

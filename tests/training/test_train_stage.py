@@ -13,8 +13,9 @@ from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config, load_config
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.live import Watch
-from dflash_core.errors import DataError, IdentityError, Stopped
-from dflash_core.stages import features, layout, train_inputs
+from dflash_core.errors import CheckpointError, ConfigError, DataError, IdentityError, Stopped
+from dflash_core.evaluation.record_file import read_record
+from dflash_core.stages import evaluate, features, layout, train_inputs
 from dflash_core.stages.train import train
 from dflash_core.training.log_reader import read_log
 from dflash_core.training.records import StepRecord
@@ -50,6 +51,21 @@ def test_changed_settings_say_what_to_do_before_anything_long_begins(workspace: 
     changed = configure(workspace, "changed", training={"max_steps": 3}, checkpoint={"evaluate": True})
     with pytest.raises(IdentityError, match=r"training.max_steps = 2; .* now has 3.*`run` to another name, or remove .*runs/changed\."):
         train(changed, workspace, resume="auto", evaluation=Measured(lambda: pytest.fail("built")))
+
+
+def test_a_checkpoint_is_measured_like_a_drafter(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"num_prompts": 2, "max_new_tokens": 6, "bootstrap_samples": 50, "num_generate_prompts": 0}
+    config = configure(workspace, "measured", training={"max_steps": 2}, checkpoint={"every": 1, "wait": True}, evaluation=short)
+    train(config, workspace, resume="auto")
+    monkeypatch.chdir(workspace)
+    assert "on 2 prompts" in evaluate.run(config, out=tmp_path, checkpoint="1")
+    subjects = read_record(tmp_path).subjects
+    assert subjects.drafter_path.endswith("step-00000001") and subjects.drafter_lineage["step"] == 1
+    for wrong in ({"checkpoint": "1"}, {"checkpoint": "1", "drafter": tmp_path, "out": tmp_path}):
+        with pytest.raises(ConfigError, match=r"^--checkpoint 1 (has no --out|and --drafter)"):
+            evaluate.run(config, **wrong)
+    with pytest.raises(CheckpointError, match="step-00000007"):
+        evaluate.run(config, out=tmp_path, checkpoint="7")
 
 
 def test_a_resume_past_damaged_checkpoints_keeps_the_good_ones(workspace: Path) -> None:
