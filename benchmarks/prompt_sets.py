@@ -63,6 +63,7 @@ def table(record: EvaluationRecord) -> str:
         under = [p.speculative_s for p in chosen]
         low, high = ratio_interval(over, under, SAMPLES)
         speed = f"{sum(over) / sum(under):.2f}" + (f" ({low:.2f} to {high:.2f})" if low is not None else "")
+        speed = "-" if record.subjects.temperature else speed  # sampled answers of both ways differ in length
         tau = "-" if found.tau is None else f"{found.tau:.2f}" + (f" ({found.tau_low:.2f} to {found.tau_high:.2f})" if found.tau_low else "")
         whole = "-" if found.full_block_share is None else f"{found.full_block_share:.1%}"
         wasted = f"{found.num_wasted / found.num_drafted:.0%}" if found.num_drafted else "-"

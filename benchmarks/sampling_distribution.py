@@ -1,10 +1,11 @@
 """Whether decoding at a temperature is lossless: the distribution of what it commits, against the target's own.
 
-    python benchmarks/sampling_distribution.py [--n 100000] [--loop-n 20000] [--json results.json]
+    python benchmarks/sampling_distribution.py [--n 100000] [--loop-n 20000] [--batch-n 20000] [--json results.json]
 
 Answers of three tokens over a vocabulary of 6, a chi-square test over all 216 of them against their exact probabilities, at alpha
 0.001, for every rule at every temperature: `--n` answers where tables stand for the two networks (a minute a rule for 100,000), and
-`--loop-n` by the whole decoding loop with a target and a drafter of this vocabulary (two minutes a rule for 20,000).
+`--loop-n` by the whole decoding loop with a target and a drafter of this vocabulary (two minutes a rule for 20,000), and `--batch-n` by
+the loop for several texts at once.
 
 The same test must find three wrong rules: a refused draft replaced by a draw from p in place of the residual, q taken at another
 temperature than the drafts were drawn at, and ratios that are 1.2 times too large.
@@ -28,6 +29,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from dflash_core.config import EvaluationConfig, TargetConfig
+from dflash_core.evaluation.batch_decode import batch_decode
 from dflash_core.evaluation.decode import speculative_decode
 from dflash_core.evaluation.rules import Draft, Rejection, Rule, make_rule, probabilities
 from dflash_core.target.model import Target
@@ -36,7 +38,9 @@ ALPHA = 0.001
 VOCAB, LENGTH, SLOTS = 6, 3, 3
 LEAST_EXPECTED = 5.0  # answers a cell; rarer cells are counted together, else chi-square isn't chi-square
 LogitsByPrefix = dict[tuple[int, ...], Tensor]
-Answer = Callable[[Rule], tuple[int, ...]]
+Text = tuple[int, ...]
+Answers = Callable[[Sequence[Rule]], Iterator[Text]]
+AT_ONCE = 250  # texts of a batch
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Source:
     """What gives answers under a rule, and the target's logits after all that may stand before a token of one."""
 
     own: LogitsByPrefix
-    answer: Answer
+    answers: Answers
     samples: int
 
 
@@ -96,8 +100,9 @@ def rules(temperature: float, seed: int) -> Iterator[tuple[str, Callable[[int], 
 def answers_p_value(source: Source, make: Callable[[int], Rule], temperature: float) -> float:
     """Chi-square over all possible answers."""
     counts = dict.fromkeys(product(range(VOCAB), repeat=LENGTH), 0)
-    for i in range(source.samples):
-        counts[source.answer(make(i))] += 1
+    for first in range(0, source.samples, AT_ONCE):
+        for answer in source.answers([make(i) for i in range(first, min(first + AT_ONCE, source.samples))]):
+            counts[answer] += 1
     shares = {prefix: probabilities(logits_V, temperature).tolist() for prefix, logits_V in source.own.items()}
     due = {answer: source.samples * math.prod(shares[answer[:i]][token] for i, token in enumerate(answer)) for answer in counts}
     often = [(counts[answer], due[answer]) for answer in counts if due[answer] >= LEAST_EXPECTED]
@@ -123,10 +128,10 @@ def tables(samples: int, seed: int) -> Source:
     drafts = {prefix: 1.5 * torch.randn(SLOTS, VOCAB, generator=generator) for prefix in own if prefix}
     for prefix, logits_SV in drafts.items():
         logits_SV[0] = own[prefix] + 0.7 * torch.randn(VOCAB, generator=generator)
-    return Source(own, lambda rule: answer_by_tables(own, drafts, rule), samples)
+    return Source(own, lambda rules: (answer_by_tables(own, drafts, rule) for rule in rules), samples)
 
 
-def answer_by_tables(own: LogitsByPrefix, drafts: LogitsByPrefix, rule: Rule) -> tuple[int, ...]:
+def answer_by_tables(own: LogitsByPrefix, drafts: LogitsByPrefix, rule: Rule) -> Text:
     """The decoding loop over tables: as in decode.py, a round near the limit verifies only what can still be committed."""
     tokens = [rule.choose(own[()])]
     while len(tokens) < LENGTH:
@@ -137,12 +142,19 @@ def answer_by_tables(own: LogitsByPrefix, drafts: LogitsByPrefix, rule: Rule) ->
 
 
 @torch.inference_mode()
-def networks(samples: int, seed: int) -> Source:
-    """A target and a drafter of random weights, after one prompt, by the real loop."""
+def networks(samples: int, seed: int, together: bool) -> Source:
+    """A target and a drafter of random weights, after one prompt, by the real loop for one text or for several."""
     target = small_target(seed)
     drafter, prompt = random_drafter_for(target, SLOTS + 1, seed), [1, 4, 2]
     own = {prefix: target.forward_cached(torch.tensor([[*prompt, *prefix]]), None, ())[0][0, -1] for prefix in prefixes()}
-    return Source(own, lambda rule: speculative_decode(target, drafter, prompt, LENGTH, (), rule=rule).tokens, samples)
+
+    def alone(rules: Sequence[Rule]) -> Iterator[Text]:
+        return (speculative_decode(target, drafter, prompt, LENGTH, (), rule=rule).tokens for rule in rules)
+
+    def at_once(rules: Sequence[Rule]) -> Iterator[Text]:
+        return (decoded.tokens for decoded in batch_decode(target, drafter, [prompt] * len(rules), LENGTH, (), rules))
+
+    return Source(own, at_once if together else alone, samples)
 
 
 def small_target(seed: int) -> Target:
@@ -164,12 +176,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=100_000, help="answers by tables")
     parser.add_argument("--loop-n", type=int, default=20_000, help="answers by the whole loop")
+    parser.add_argument("--batch-n", type=int, default=20_000, help="answers by the loop for several texts")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the result here instead of printing it")
     options = parser.parse_args(arguments)
     sources = {"tables": tables(options.n, options.seed)} if options.n else {}
-    sources |= {"networks": networks(options.loop_n, options.seed)} if options.loop_n else {}
+    sources |= {"networks": networks(options.loop_n, options.seed, together=False)} if options.loop_n else {}
+    sources |= {"networks, at once": networks(options.batch_n, options.seed, together=True)} if options.batch_n else {}
     found = campaign(sources, options.temperatures, options.seed)
     return leave(found, options.json, bool(found["holds"]))
 
