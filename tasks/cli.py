@@ -47,14 +47,18 @@ def import_log(
 def pull(
     reference: Annotated[str, typer.Argument(metavar="MODEL@ALIAS", help="Or MODEL/VERSION.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory to make.")],
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Instead: the training state that it was exported from.")] = False,
     uri: Uri = None,
 ) -> None:
-    """Bring a registered drafter's files back, byte for byte."""
+    """Bring a registered drafter's files back, byte for byte; or its checkpoint, for a training to go on from."""
     from tasks import pull as stage
     from tasks.mlflow_store import default_uri
 
     version = stage.find(uri or default_uri(), reference)
-    typer.echo(f"{version.name} is in {stage.pull(uri or default_uri(), version, out)}")
+    if checkpoint:
+        typer.echo(f"the checkpoint of {version.name} is in {stage.pull_checkpoint(version, out)}")
+    else:
+        typer.echo(f"{version.name} is in {stage.pull(uri or default_uri(), version, out)}")
 
 
 @cli.app.command(epilog=_example("rollback dflash-smollm2-135m-instruct"))

@@ -1,19 +1,22 @@
 """Brings a registered drafter's files back, byte for byte, from the registry alone."""
 
+import contextlib
 import json
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.errors import ConfigError, DataError
 from tasks import lineage, mlflow_store
-from tasks.registration import DVC_SCHEME, FILES_TAG
+from tasks.registration import DVC_SCHEME, DVC_TAG, FILES_TAG
 from tasks.registry import Registry, Version
 from tasks.workspace import PROJECT
 
 REFERENCE = re.compile(r"(?P<model>[^@/:]+)(@(?P<alias>[\w-]+)|/(?P<number>\d+))")
 CACHE = PROJECT / ".dvc/cache"
+CHECKPOINT = "build/checkpoint"
 
 
 def find(uri: str, reference: str) -> Version:
@@ -44,17 +47,52 @@ def pull(uri: str, version: Version, out: Path, cache: Path = CACHE) -> Path:
         ConfigError: `out` holds something.
         DataError: a file is missing or other than when it was registered.
     """
+    with _appearing(out) as temporary:
+        files = _fetch(uri, version, temporary, cache)
+        check_files(version, files)
+        _put(files, out)
+    return out
+
+
+def pull_checkpoint(version: Version, out: Path, cache: Path = CACHE) -> Path:
+    """Write the checkpoint that a version was exported from to `out`/step-XXXXXXXX; gives that path.
+
+    Args:
+        out: must not exist, or be empty; a run's checkpoints/ that is new, say.
+        cache: DVC's, which `dvc pull` fills.
+
+    Raises:
+        ConfigError: `out` holds something.
+        DataError: the version doesn't name a checkpoint, or the cache lacks a part of it, or it is damaged.
+    """
+    from dflash_core.checkpoint.store import CheckpointStore
+
+    digest = json.loads(version.tags.get(DVC_TAG, "{}")).get(CHECKPOINT)
+    if digest is None:
+        raise DataError(f"{version.name} has no digest of {CHECKPOINT}; it was registered before checkpoints were versioned. Name another.")
+    with _appearing(out) as temporary:
+        store = CheckpointStore(restore(cache, digest, temporary / "files"))
+        (name,) = store.names()
+        store.load(name)
+        _put(store.root, out)
+    return out / name
+
+
+@contextlib.contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """A temporary directory beside `out`, where a result is made ready."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; a drafter's directory holds nothing else. Choose another one.")
+        raise ConfigError(f"{out} is not empty, expected a new directory. Choose another one.")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
-        files = _fetch(uri, version, Path(temporary), cache)
-        check_files(version, files)
-        if out.exists():
-            out.rmdir()
-        files.chmod(0o755)
-        files.rename(out)
-    return out
+        yield Path(temporary)
+
+
+def _put(files: Path, out: Path) -> None:
+    if out.exists():
+        out.rmdir()
+    files.chmod(0o755)
+    files.rename(out)
 
 
 def check_files(version: Version, directory: Path) -> None:

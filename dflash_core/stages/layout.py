@@ -7,6 +7,7 @@ PLAN = Path("build/plan")
 DATA_GATE = Path("build/data_gate")
 FEATURES = Path("build/features")
 DRAFTER = Path("build/drafter")
+CHECKPOINT = Path("build/checkpoint")  # what the drafter was exported from, by its name
 TRAIN_POINTER = Path("build/train.json")
 PROOF = Path("build/proof.json")
 EVALUATION = Path("build/evaluation")

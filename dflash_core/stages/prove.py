@@ -1,6 +1,8 @@
 """Stage `prove`: proves the run's checkpoints; only a drafter whose checkpoint is proven leaves the run."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from dflash_core.stages.proof_setting import open_setting
 
 
 def run(config: Config) -> str:
-    """Write build/proof.json and build/drafter; gives the lines that a person sees.
+    """Write build/proof.json, build/drafter and build/checkpoint; gives the lines that a person sees.
 
     Raises:
         GateError: the last checkpoint isn't proven, one was rejected, or a session went on from one otherwise than it says.
@@ -33,6 +35,7 @@ def run(config: Config) -> str:
             "see docs/proof.md for what each class of fault asks for."
         )
     export_checkpoint(config, "zlab", layout.DRAFTER, last)
+    _keep(last)
     return f"{len(verdicts)} checkpoints proven by replay; drafter of {last.name} in {layout.DRAFTER}"
 
 
@@ -47,6 +50,20 @@ def proofs_of_run(recorded: RecordedRun, num_steps: int = DEFAULT_STEPS) -> list
         setting = setting or open_setting(recorded)
         verdicts.append(prove_and_mark(setting, recorded, name, num_steps).tree())
     return verdicts
+
+
+def _keep(checkpoint: Path) -> None:
+    """Put it where DVC versions it: the run's own directory loses its older checkpoints, and DVC deletes outputs before a stage."""
+    shutil.rmtree(layout.CHECKPOINT, ignore_errors=True)
+    shutil.copytree(checkpoint, layout.CHECKPOINT / checkpoint.name, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    """A checkpoint's files are never written into, only replaced."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links, or another one
+        shutil.copy2(source, target)
 
 
 def _unsound(verdicts: Iterable[Mapping[str, Any]], last: str) -> Mapping[str, Any] | None:

@@ -8,8 +8,11 @@ import pytest
 import yaml
 
 import flows.train_drafter as module
-from tasks import mlflow_store
+from tasks import lineage, mlflow_store
 from tasks.launch import CommandFailed
+from tasks.pull import pull_checkpoint
+from tasks.registration import DVC_TAG
+from tasks.registry import Version
 from tasks.workspace import PROJECT, make_workspace
 
 from .watched_network import WatchedNetwork
@@ -69,6 +72,10 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(
     assert [m.step for m in client.get_metric_history(run.info.run_id, "loss")] == [1, 2, 3, 4]
     assert run.data.tags["dflash.proof"] == run.data.tags["dflash.proof.step-00000004"] == "proven"
     assert run.data.metrics["evaluation.acceptance.tau"] == report["overall"]["tau"]
+
+    version = Version("toy", "1", {DVC_TAG: json.dumps(lineage.dvc_digests(root / "dvc.lock"))}, "", "")
+    pulled = pull_checkpoint(version, params.parent / "pulled", params.parent / "cache")
+    assert lineage.file_digests(pulled) == lineage.file_digests(root / "runs/tiny/checkpoints/step-00000004")
 
     output = {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()}
     assert set(output) == {f"{name}.log" for name in ("prepare", "bucket", "check-data", "features", "train", "prove", "evaluate", "report")}
