@@ -100,7 +100,7 @@ class DrafterConfig(Section):
     )
     init: Literal["target", "random"] = Field("target", description="Start layers from the target's own, or at random.")
     init_from: str | None = Field(
-        None, description="Drafter in z-lab's layout to start from, in flows also MODEL@alias; its layer ids and mask row fill those left null."
+        None, description="Directory of a released drafter in z-lab's layout to start from; its layer ids and mask row fill those left null."
     )
     attention: Literal["fast", "reference"] = Field("fast", description="Grouped attention, or the masked reference.")
 

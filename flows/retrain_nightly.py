@@ -10,7 +10,6 @@ from flows.train_drafter import run_chain
 from tasks import quiet_errors
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges
 from tasks.inbox import is_new_data, take_in
-from tasks.starting_drafter import with_registered_drafter
 from tasks.this_run import own_workspace, time_limit
 from tasks.workspace import WORKSPACES, configuration_of, make_workspace
 
@@ -33,7 +32,7 @@ def retrain_nightly(
         profile: "demo", "smoke", another name in profiles/, or the path of a params.yaml.
         inbox: Directory of prompt files, relative to the project; a file that was taken in moves to taken/ in it.
         max_new_tokens: Longest answer to a new prompt.
-        changes: Changes to the profile's training; `init_from: MODEL@champion` goes on from that drafter instead of from scratch.
+        changes: Changes to the profile's training; `init_from` goes on from a drafter instead of from scratch.
         force: Train also where no conversation is new.
         time_limit_minutes: Stop, with the training saved, after so long; a retry of the run goes on.
     """
@@ -43,6 +42,6 @@ def retrain_nightly(
         line = f"nightly-{configuration_of(profile)[0]}"
         if not force and not is_new_data(WORKSPACES, line, files):
             return Completed(name="NothingToDo", message="The conversations are those of the last completed run.")
-        overrides = with_registered_drafter(profile, changes.as_overrides()) | {"data.conversations": files}
+        overrides = changes.as_overrides() | {"data.conversations": files}
         place = make_workspace(profile, own_workspace(profile), overrides, line=line, from_nothing=force, of_a_run=True)
         return run_chain(place, force)

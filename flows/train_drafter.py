@@ -12,14 +12,12 @@ from tasks import quiet_errors
 from tasks.command_line import exit_code_of
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges, WorkspaceName
 from tasks.proof import prove
-from tasks.publication import line_of
 from tasks.stages import has_changed, run_stage
-from tasks.starting_drafter import with_registered_drafter
 from tasks.summary import print_summary
 from tasks.this_run import default_workspace, time_limit
 from tasks.tracking import record_outputs, tracked
 from tasks.training import train
-from tasks.workspace import Workspace, configuration_of, in_use, make_workspace, publish_workspace
+from tasks.workspace import Workspace, in_use, make_workspace, publish_workspace
 
 EXAMPLE = "Example: python -m flows.train_drafter --profile mine.yaml --set training.epochs=2"
 
@@ -47,12 +45,10 @@ def train_drafter(
     quiet_errors.install()
     with time_limit(time_limit_minutes):
         own = default_workspace(profile)
-        asked = changes.as_overrides() | (overrides or {})
         place = make_workspace(
             profile,
             workspace or own,
-            with_registered_drafter(profile, asked),
-            line=line_of(configuration_of(profile)[0], asked),
+            changes.as_overrides() | (overrides or {}),
             from_nothing=force,
             of_a_run=workspace is None and own is not None,
         )

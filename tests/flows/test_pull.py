@@ -12,7 +12,6 @@ from tasks import cli, collect, lineage
 from tasks.pull import find, pull, restore
 from tasks.registration import register
 from tasks.registry import Registry
-from tasks.starting_drafter import with_registered_drafter
 from tasks.workspace import Workspace
 
 from .promotable import EQUAL, export_drafter, make_promotable, write
@@ -53,23 +52,6 @@ def test_pulled_files_are_the_exported_ones_and_load(place: Workspace, uri: str,
         assert contents(out) == original
     load_drafter(out)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["toy-1", "toy@candidate"], "and nothing else is left"
-
-
-def test_a_training_may_start_from_the_champion(place: Workspace, uri: str, tmp_path: Path) -> None:
-    registry = Registry(uri, "toy")
-    version = register(place, registry)
-    registry.point("champion", version.number)
-    drafters, own = tmp_path / "drafters", {"drafter.init_from": str(tmp_path)}
-    for _ in range(2):  # the second finds the first's
-        made = with_registered_drafter("smoke", {"drafter.init_from": "toy@champion", "training.epochs": 2}, uri, drafters)
-        assert made == {"drafter.init_from": str(drafters / "toy-1"), "training.epochs": 2}
-    assert contents(drafters / "toy-1") == contents(place.root / "build/drafter")
-    assert with_registered_drafter("smoke", own, uri, drafters) == own and with_registered_drafter("smoke", {}, uri, drafters) == {}
-    with pytest.raises(ConfigError, match="has no toy@best"):
-        with_registered_drafter("smoke", {"drafter.init_from": "toy@best"}, uri, drafters)
-    (drafters / "toy-1/model.safetensors").write_bytes(b"")
-    with pytest.raises(DataError, match=r"model\.safetensors of version 1 of toy"):
-        with_registered_drafter("smoke", {"drafter.init_from": "toy@champion"}, uri, drafters)
 
 
 def test_by_reference_the_cache_holds_the_files(place: Workspace, uri: str, tmp_path: Path) -> None:
