@@ -106,6 +106,19 @@ def test_what_a_version_or_a_workspace_refers_to_is_kept(place: Workspace, uri: 
     assert contents(restore(kept, registered, tmp_path / "restored")) == contents(place.root / "build/drafter")
 
 
+def test_publications_and_collected_conversations_refer_too(tmp_path: Path) -> None:
+    published, collected = tmp_path / "workspaces/.published/demo.json", tmp_path / "collected/demo/conversations.dvc"
+    for path in (published, collected, tmp_path / "collected/demo/.dvc/config", tmp_path / "workspaces/w/dvc.lock"):
+        path.parent.mkdir(parents=True)
+    write(published, {"lock": "stages: {prepare: {outs: [{path: build/prepared, md5: p.dir}]}}"})
+    collected.write_text("outs:\n- md5: c.dir\n  path: conversations\n")
+    write(tmp_path / "workspaces/w/dvc.lock", {"stages": {"train": {"outs": [{"path": "build/train.json", "md5": "t"}]}}})
+    assert collect.referred(collect.naming_files(tmp_path), []) == {"p.dir", "c.dir", "t"}
+    published.write_text("{")
+    with pytest.raises(DataError, match="demo.json can't be read"):
+        collect.referred(collect.naming_files(tmp_path), [])
+
+
 def test_a_lock_that_cannot_be_read_stops_the_collection(tmp_path: Path) -> None:
     (tmp_path / "dvc.lock").write_text("stages: [")
     with pytest.raises(DataError, match="isn't known"):
