@@ -183,12 +183,15 @@ def evaluate(
         typer.Option("--prompts", metavar="FILE", help="A prompt set in place of the held-out prompts. Repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="For evaluation.json; default: build/evaluation.")] = None,
+    any_target: Annotated[
+        bool, typer.Option("--any-target", help="Measure also a drafter that was made for another target of the same shape.")
+    ] = False,
     params: Params = DEFAULT_PARAMS,
 ) -> None:
     """Acceptance length and speed of a drafter by real speculative decoding."""
     from dflash_core.stages import evaluate as stage
 
-    typer.echo(stage.run(_config(params), drafter, prompts or (), out))
+    typer.echo(stage.run(_config(params), drafter, prompts or (), out, any_target))
 
 
 @app.command(epilog=_example("compare champion/evaluation.json build/evaluation/evaluation.json"))

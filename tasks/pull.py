@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from dflash_core.errors import ConfigError, DataError
-from tasks import lineage, mlflow_store
+from tasks import dvc_stages, lineage, mlflow_store
 from tasks.registration import DVC_SCHEME, FILES_TAG
 from tasks.registry import Registry, Version
 from tasks.workspace import PROJECT
@@ -71,7 +71,10 @@ def check_files(version: Version, directory: Path) -> None:
 
 def _fetch(uri: str, version: Version, into: Path, cache: Path) -> Path:
     if version.source.startswith(DVC_SCHEME):
-        return restore(cache, version.source.removeprefix(DVC_SCHEME), into / "files")
+        digest = version.source.removeprefix(DVC_SCHEME)
+        if not _is_complete(cache, digest):
+            dvc_stages.fetch(digest, cache, PROJECT)
+        return restore(cache, digest, into / "files")
     place = Registry(uri, version.model).client.get_model_version_download_uri(version.model, version.number)
     return mlflow_store.download(uri, place, into)
 
@@ -89,8 +92,13 @@ def restore(cache: Path, digest: str, into: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(cached(cache, entry["md5"]), target)
     except OSError as error:
-        raise DataError(f"{cache} lacks {error.filename}, a part of {digest}. Fetch it from the DVC remote, then pull again.") from None
+        raise DataError(f"{cache} lacks {error.filename}, a part of {digest}. The project has no DVC remote to fetch it from: set one, or bring the cache back.") from None
     return into
+
+
+def _is_complete(cache: Path, digest: str) -> bool:
+    listing = cached(cache, digest)
+    return listing.is_file() and all(cached(cache, entry["md5"]).is_file() for entry in json.loads(listing.read_text(encoding="utf-8")))
 
 
 def cached(cache: Path, digest: str) -> Path:

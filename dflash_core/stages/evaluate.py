@@ -17,7 +17,7 @@ from dflash_core.stages import layout
 TABLE_COLUMNS = 110  # wide enough for its eight columns where the output is no terminal
 
 
-def run(config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path] = (), out: Path | None = None) -> str:
+def run(config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path] = (), out: Path | None = None, any_target: bool = False) -> str:
     """Write evaluation.json; gives the table that a person sees.
 
     Args:
@@ -25,6 +25,7 @@ def run(config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path]
         drafter: an export in z-lab's layout; None takes the run's.
         prompt_sets: files to measure.
         out: directory for evaluation.json; None takes the stage's own.
+        any_target: the drafter may be of another target of the same shape.
     """
     drafter_dir = drafter or layout.DRAFTER
     if not drafter_dir.is_dir():
@@ -33,7 +34,7 @@ def run(config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path]
     if prompt_sets:
         settings = config.evaluation.model_copy(update={"prompt_sets": tuple(map(os.fspath, prompt_sets))})
         config = config.model_copy(update={"evaluation": settings})
-    record = evaluate(config, Path(), layout.PREPARED, drafter_dir, (out or layout.EVALUATION) / FILE)
+    record = evaluate(config, Path(), layout.PREPARED, drafter_dir, (out or layout.EVALUATION) / FILE, any_target=any_target)
     text = io.StringIO()
     Console(file=text, width=TABLE_COLUMNS).print(results_table(record))
     return text.getvalue()

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from promotable import EQUAL, export_drafter, make_promotable, write
 
 from dflash_core.errors import ConfigError, DataError
 from tasks import cli, collect, lineage
@@ -13,8 +14,6 @@ from tasks.pull import find, pull, restore
 from tasks.registration import register
 from tasks.registry import Registry
 from tasks.workspace import Workspace
-
-from .promotable import EQUAL, export_drafter, make_promotable, write
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_by_reference_the_cache_holds_the_files(place: Workspace, uri: str, tmp_
     assert version.source == f"dvc://{digest}"
     assert contents(pull(uri, version, tmp_path / "out", tmp_path / "cache")) == contents(place.root / "build/drafter")
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(DataError, match="DVC remote"):
+    with pytest.raises(DataError, match="no DVC remote"):
         pull(uri, version, tmp_path / "again", tmp_path / "cache")
     assert not (tmp_path / "again").exists()
 
