@@ -64,14 +64,7 @@ class Site:
 @contextmanager
 def site(directory: Path, profile: str, settings: dict[str, Any], database: Database = "sqlite") -> Iterator[Site]:
     """Copy the project, write one profile, start the services; stop them at the end."""
-    project = directory / "project"
-    for name in COPIED:
-        source = PROJECT / name
-        if source.is_dir():
-            shutil.copytree(source, project / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
-            project.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, project / name)
+    project = copy_project(directory / "project")
     (project / "profiles" / f"{profile}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     ports = {f"{name}_port": free_port() for name in ("prefect", "mlflow", "postgres")}
     machine = Machine(directory=directory / "services", database=database, **ports)
@@ -81,6 +74,18 @@ def site(directory: Path, profile: str, settings: dict[str, Any], database: Data
             yield Site(project, machine, client)
     finally:
         run_command(project, "-m", "tasks.services", "down", *_options(machine))
+
+
+def copy_project(project: Path) -> Path:
+    """The code, the declarations and the profiles, without data, models or anything that a run leaves."""
+    project.mkdir(parents=True)
+    for name in COPIED:
+        source = PROJECT / name
+        if source.is_dir():
+            shutil.copytree(source, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, project / name)
+    return project
 
 
 def run_command(project: Path, *arguments: str) -> str:

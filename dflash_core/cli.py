@@ -186,12 +186,15 @@ def evaluate(
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", metavar="NAME", help="One of the run's checkpoints, or its step, in place of a drafter.")
     ] = None,
+    any_target: Annotated[
+        bool, typer.Option("--any-target", help="Measure also a drafter that was made for another target of the same shape.")
+    ] = False,
     params: Params = DEFAULT_PARAMS,
 ) -> None:
     """Acceptance length and speed of a drafter by real speculative decoding."""
     from dflash_core.stages import evaluate as stage
 
-    typer.echo(stage.run(_config(params), drafter, prompts or (), out, checkpoint))
+    typer.echo(stage.run(_config(params), drafter, prompts or (), out, checkpoint, any_target=any_target))
 
 
 @app.command(epilog=_example("compare champion/evaluation.json build/evaluation/evaluation.json"))

@@ -71,7 +71,7 @@ class DataGateConfig(Section):
     max_thin: Fraction = Field(0.1, description="Largest share of thin rows.")
     num_round_trips: PositiveInt = Field(256, description="Rows whose tokens are decoded and compared with the conversation.")
     reference: str | None = Field(
-        None, description="profile.json that the gate wrote for the last promoted version; null: neither drift nor loss is measured."
+        None, description="profile.json of an earlier gate, or MODEL@champion, whose own the flow fetches; null: neither drift nor loss is measured."
     )
     max_drift: Fraction = Field(0.1, description="Largest share that may have moved between scripts, or between categories, since then.")
     max_lost: Fraction = Field(0.1, description="Largest share of the reference's rows that may be gone.")

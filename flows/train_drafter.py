@@ -10,9 +10,10 @@ from prefect import flow
 from dflash_core.errors import ConfigError
 from tasks import quiet_errors
 from tasks.command_line import exit_code_of
+from tasks.data_gate import check_data
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges, WorkspaceName
 from tasks.proof import prove
-from tasks.stages import has_changed, run_stage
+from tasks.stages import has_changed, run_stage, store_outputs
 from tasks.summary import print_summary
 from tasks.this_run import default_workspace, time_limit
 from tasks.tracking import record_outputs, tracked
@@ -62,7 +63,7 @@ def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
             with tracked(place) as tracker:
                 run_stage(place, "prepare", force)
                 run_stage(place, "bucket", force)
-                run_stage(place, "check-data", force)
+                check_data(place, force)
                 run_stage(place, "features", force)
                 train(place, tracker, force)
                 prove(place, tracker, force)
@@ -70,6 +71,7 @@ def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
                 run_stage(place, "report", force)
                 record_outputs(tracker, place)
         publish_workspace(place)
+        store_outputs(place)
     return print_summary(place)
 
 

@@ -13,8 +13,8 @@ REPLACED_TAG = "dflash.replaced"  # of a version: the champion before it, none f
 STATE_TAG = "dflash.state"
 
 
-def promote(registry: Registry, version: Version, champion: Version | None) -> None:
-    """Make a version the champion, and the champion that it was compared with the previous one.
+def promote(registry: Registry, version: Version, champion: Version | None) -> dict[str, Any]:
+    """Make a version the champion, and the champion that it was compared with the previous one; gives the move.
 
     Raises:
         GateError: another one became champion since it was compared.
@@ -25,7 +25,8 @@ def promote(registry: Registry, version: Version, champion: Version | None) -> N
             f"{version.name} was compared with version {champion and champion.number}, and the champion is now "
             f"{now and now.number}. Promote it again, to be compared with that one."
         )
-    _begin(registry, {"action": "promoted", "to": version.number, "from": champion and champion.number, "previous": champion and champion.number})
+    before = champion and champion.number
+    return _begin(registry, {"action": "promoted", "to": version.number, "from": before, "previous": before})
 
 
 def roll_back(registry: Registry) -> tuple[Version, Version]:
@@ -56,10 +57,11 @@ def finish_pending(registry: Registry) -> dict[str, Any] | None:
     return move
 
 
-def _begin(registry: Registry, move: dict[str, Any]) -> None:
+def _begin(registry: Registry, move: dict[str, Any]) -> dict[str, Any]:
     move["at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     registry.note_move(move)
     _carry_out(registry, move)
+    return move
 
 
 def _carry_out(registry: Registry, move: dict[str, Any]) -> None:

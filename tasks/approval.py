@@ -6,6 +6,7 @@ from pydantic import Field
 
 from tasks import promotion
 from tasks.promotion import Judgement
+from tasks.promotion_events import tell_of_refusal
 from tasks.promotion_settings import PromotionSettings
 from tasks.registry import Registry
 
@@ -29,4 +30,6 @@ def ask_a_person(registry: Registry, judgement: Judgement, settings: PromotionSe
     answer = pause_flow_run(wait_for_input=form, timeout=int(settings.approval_hours * 3600), poll_interval=POLL_SECONDS)
     registry.tag(judgement.version.number, {"dflash.approval": f"{'yes' if answer.approve else 'no'}: {answer.reason}"})
     if not answer.approve:
-        promotion.refuse(registry, judgement, answer.reason or "no reason given")
+        reason = answer.reason or "no reason given"
+        tell_of_refusal(judgement.version, reason)
+        promotion.refuse(registry, judgement, reason)

@@ -1,4 +1,4 @@
-"""Deletes from DVC's cache what nothing refers to: no workspace's dvc.lock, and no version in the registry.
+"""Deletes from DVC's cache what nothing refers to: no workspace, publication or pointer, and no version in the registry.
 
 `dvc gc` knows one repository only; here many workspaces share a cache, and the registry keeps what no workspace holds
 any more. What is young stays, since a flow caches outputs before it writes them into its dvc.lock.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dflash_core.errors import DataError
 from tasks import lineage, mlflow_store
+from tasks.publication import DIRECTORY as PUBLISHED
 from tasks.pull import CACHE, cached
 from tasks.registration import DVC_SCHEME, DVC_TAG
 from tasks.registry import Version, all_versions
@@ -42,27 +43,34 @@ def collect_project(uri: str | None, *, delete: bool, days: float) -> str:
     with contextlib.ExitStack() as stack:
         for workspace in sorted((PROJECT / "workspaces").glob("*/params.yaml")):
             stack.enter_context(in_use(workspace.parent))
-        locks = [*(PROJECT / "workspaces").rglob("dvc.lock"), *PROJECT.glob("dvc.lock")]
-        found = garbage(CACHE, referred(locks, versions), days)
+        found = garbage(CACHE, referred(naming_files(PROJECT), versions), days)
         if delete:
             for file in found.files:
                 file.unlink()
     size = f"{found.num_bytes / 1e6:,.1f} MB"
-    kept = f"{found.num_kept:,} are referred to by a workspace or one of {len(versions)} versions, or younger than {days:g} days"
+    kept = f"{found.num_kept:,} are referred to, by a workspace or one of {len(versions)} versions, or younger than {days:g} days"
     return f"{len(found.files):,} objects, {size}, {'deleted' if delete else 'would go with --delete'}; {kept}"
 
 
-def referred(locks: Iterable[Path], versions: Iterable[Version]) -> set[str]:
-    """Every digest that a dvc.lock or a version of the registry names.
+def naming_files(project: Path) -> list[Path]:
+    """Files that name digests: of the workspaces and what they have published, of collected conversations, of the project itself."""
+    workspaces = project / "workspaces"
+    pointers = [*(project / "collected").rglob("*.dvc"), *(project / "data").rglob("*.dvc")]
+    found = [*workspaces.rglob("dvc.lock"), *project.glob("dvc.lock"), *workspaces.glob(f"{PUBLISHED}/*.json"), *pointers]
+    return sorted(path for path in found if path.is_file())  # DVC's own directories are named .dvc
+
+
+def referred(files: Iterable[Path], versions: Iterable[Version]) -> set[str]:
+    """Every digest that one of the files or a version of the registry names.
 
     Raises:
-        DataError: a dvc.lock can't be read, so that what it refers to isn't known.
+        DataError: a file can't be read, so that what it refers to isn't known.
     """
     digests: set[str] = set()
-    for lock in locks:
-        named = lineage.dvc_digests(lock)
-        if lock.stat().st_size and not named:
-            raise DataError(f"{lock} can't be read, so what it refers to isn't known. Correct or remove it.")
+    for file in files:
+        named = lineage.digests_named(_lock_in(file))
+        if file.stat().st_size and not named:
+            raise DataError(f"{file} can't be read, so what it refers to isn't known. Correct or remove it.")
         digests |= set(named.values())
     for version in versions:
         digests |= set(json.loads(version.tags.get(DVC_TAG, "{}")).values())
@@ -77,6 +85,15 @@ def garbage(cache: Path, kept: set[str], days: float) -> Garbage:
     old = time.time() - days * DAY_SECONDS
     gone = tuple(path for path in files if path.parent.name + path.name not in kept and path.stat().st_mtime <= old)
     return Garbage(gone, sum(path.stat().st_size for path in gone), len(files) - len(gone))
+
+
+def _lock_in(file: Path) -> str:
+    """What of a file DVC has written; a publication holds the text of a dvc.lock."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        return json.loads(text)["lock"] if file.parent.name == PUBLISHED else text
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _entries(listing: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What DVC knows about the stages of a workspace: the declaration, whether one is up to date, and committing its outputs.
+"""What DVC knows about the stages of a workspace: the declaration, whether one is up to date, committing and storing its outputs.
 
 The only importer of dvc. dvc.repo.Repo is not a documented-stable interface, so it stays behind this file and is pinned.
 DVC never starts a stage here: a `dvc repro` that is killed leaves its command running.
@@ -7,13 +7,16 @@ DVC never starts a stage here: a `dvc repro` that is killed leaves its command r
 import contextlib
 import logging
 import shlex
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import yaml
+from dvc.config import Config
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo, lock_repo
@@ -109,11 +112,42 @@ def check_out(root: Path) -> None:
     _ask(root, lambda repo: repo.checkout(force=True, allow_missing=True))
 
 
-def _ask(root: Path, question: Callable[[Repo], Result]) -> Result:
+def push(root: Path, project: Path) -> int | None:
+    """Store the outputs in the project's DVC remote; gives how many files it lacked, None where the project has no remote."""
+    remote = _remote_of(project)
+    return _ask(root, lambda repo: repo.push(), remote) if remote else None
+
+
+def fetch(digest: str, cache: Path, project: Path) -> bool:
+    """Bring what has this digest from the project's DVC remote into the cache; False where the project has no remote.
+
+    Raises:
+        ConfigError: the remote can't be reached, or lacks a part of it.
+    """
+    remote = _remote_of(project)
+    if not remote:
+        return False
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        init_repository(root, cache)
+        pointer = {"outs": [{"md5": digest, "hash": "md5", "path": "files"}]}  # all that DVC needs: no history, no stage
+        (root / "files.dvc").write_text(yaml.safe_dump(pointer), encoding="utf-8")
+        _ask(root, lambda repo: repo.fetch(), remote)
+    return True
+
+
+def _remote_of(project: Path) -> dict[str, Any]:
+    """The default remote that the project's own .dvc/config or config.local sets, for the repositories of its workspaces."""
+    settings = Config(dvc_dir=str(project / ".dvc"))
+    name = settings["core"].get("remote")
+    return {"core": {"remote": name}, "remote": {name: dict(settings["remote"][name])}} if name else {}
+
+
+def _ask(root: Path, question: Callable[[Repo], Result], settings: Mapping[str, Any] | None = None) -> Result:
     """Put a question to a freshly opened repository, again where another process holds its lock."""
     for attempt in range(ATTEMPTS):
         try:
-            with _opened(root) as repo:
+            with _opened(root, settings) as repo:
                 return question(repo)
         except LockError as error:
             if attempt == ATTEMPTS - 1:
@@ -125,8 +159,8 @@ def _ask(root: Path, question: Callable[[Repo], Result]) -> Result:
 
 
 @contextlib.contextmanager
-def _opened(root: Path) -> Iterator[Repo]:
-    with _ONE_AT_A_TIME, contextlib.chdir(root), Repo(str(root)) as repo:
+def _opened(root: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Repo]:
+    with _ONE_AT_A_TIME, contextlib.chdir(root), Repo(str(root), config=settings and dict(settings)) as repo:
         yield repo
 
 

@@ -12,6 +12,7 @@ CHECKPOINT_PROVEN = "checkpoint.proven"
 CHECKPOINT_REJECTED = "checkpoint.rejected"
 CHECKPOINT_UNPROVEN = "checkpoint.unproven"
 DRAFTER_PROMOTED = "drafter.promoted"
+DRAFTER_ROLLED_BACK = "drafter.rolled_back"
 DRAFTER_REFUSED = "drafter.refused"
 DATA_REFUSED = "data.refused"
 

@@ -31,7 +31,7 @@ class TrainingChanges(BaseModel):
     num_anchors: Annotated[int, Field(ge=1)] | None = Field(None, description="Most anchors drawn in one sequence.")
     num_layers: Annotated[int, Field(ge=1, le=100)] | None = Field(None, description="Drafter layers.")
     block_size: Annotated[int, Field(ge=2, le=256)] | None = Field(None, description="Tokens of a block, the anchor included.")
-    init_from: str | None = Field(None, description="Directory of a released drafter in z-lab's layout to start from.")
+    init_from: str | None = Field(None, description="Drafter to start from: MODEL@champion, or a directory in z-lab's layout.")
     nproc: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Processes on the node, one for each GPU.")
 
     def as_overrides(self) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
         write_prompts(prompts, new)
         answer(prompts, conversations / f"{batch_name(new)}.jsonl.gz")
         dvc_stages.add_output(place, CONVERSATIONS)
+        dvc_stages.push(place, PROJECT)
     for path in waiting:
         (inbox / "taken").mkdir(exist_ok=True)
         os.replace(path, inbox / "taken" / f"{_md5(path)[:8]}-{path.name}")

@@ -14,12 +14,21 @@ DATA_OUTPUTS = ("build/prepared", "build/plan")
 
 
 def dvc_digests(lock: Path) -> dict[str, str]:
-    """DVC's digest of every dependency and output in a dvc.lock but code, by its path there; empty where there is none."""
+    """DVC's digest of every dependency and output in a dvc.lock, or a pointer NAME.dvc, but code; empty where there is none."""
     try:
-        stages = yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return digests_named(lock.read_text(encoding="utf-8"))
+    except OSError:
         return {}
-    entries = [entry for stage in stages.values() for kind in ("deps", "outs") for entry in stage.get(kind, [])]
+
+
+def digests_named(text: str) -> dict[str, str]:
+    """As `dvc_digests`, of a file's text."""
+    try:
+        tree = yaml.safe_load(text)
+        stages = list(tree["stages"].values()) if "stages" in tree else [tree]  # a pointer is one stage without a command
+        entries = [entry for stage in stages for kind in ("deps", "outs") for entry in stage.get(kind, [])]
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return {}
     return {entry["path"]: entry["md5"] for entry in entries if "md5" in entry and not entry["path"].endswith((".py", ".j2"))}
 
 

@@ -8,8 +8,8 @@ import contextlib
 import fcntl
 import json
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,12 @@ Measure = Callable[[Workspace, Path], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the gates said of a version, compared with this champion."""
+    """What the gates said of a version, compared with this champion; `ended` is the move of a killed process that was ended first."""
 
     version: Version
     champion: Version | None
     gates: tuple[Gate, ...]
+    ended: Mapping[str, Any] | None = None
 
     @property
     def is_champion(self) -> bool:
@@ -80,30 +81,30 @@ def judge(workspace: Workspace, registry: Registry, settings: PromotionSettings,
     Raises:
         ConfigError: the workspace has no drafter to promote.
     """
-    alias_moves.finish_pending(registry)
+    ended = alias_moves.finish_pending(registry)
     version = register(workspace, registry, by_reference=settings.by_reference)
-    judgement = Judgement(version, registry.alias(CHAMPION), ())
+    judgement = Judgement(version, registry.alias(CHAMPION), (), ended)
     if judgement.is_champion:
         return judgement
     with tempfile.TemporaryDirectory() as temporary:
         found = measure_gates(workspace, registry, settings, judgement, measure, Path(temporary))
-    judgement = Judgement(version, judgement.champion, found)
+    judgement = replace(judgement, gates=found)
     _record(registry, judgement, settings)
     return judgement
 
 
-def conclude(registry: Registry, judgement: Judgement) -> None:
-    """Move the aliases, if every gate lets the version pass.
+def conclude(registry: Registry, judgement: Judgement) -> Mapping[str, Any] | None:
+    """Move the aliases, if every gate lets the version pass; gives the move, None where there was nothing to do.
 
     Raises:
         GateError: one doesn't, or another champion came meanwhile.
     """
     if judgement.is_champion:
-        return
+        return None
     if not judgement.passed:
         failed = "; ".join(f"{gate.name}: {gate.reason}" for gate in judgement.gates if not gate.passed)
         raise GateError(f"{judgement.version.name} is not promoted. {failed}. The evidence is with its promotion run in MLflow.")
-    alias_moves.promote(registry, judgement.version, judgement.champion)
+    return alias_moves.promote(registry, judgement.version, judgement.champion)
 
 
 def refuse(registry: Registry, judgement: Judgement, reason: str) -> None:

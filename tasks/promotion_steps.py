@@ -6,9 +6,11 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from dflash_core.errors import GateError
 from tasks import alias_moves, mlflow_store, promotion
 from tasks.champion import measure_in_workspace
 from tasks.promotion import Judgement
+from tasks.promotion_events import tell_of_move, tell_of_refusal
 from tasks.promotion_settings import PromotionSettings
 from tasks.registry import Registry
 from tasks.workspace import Workspace
@@ -20,6 +22,7 @@ KEY = "promotion-gates"
 def judge(workspace: Workspace, registry: Registry, settings: PromotionSettings) -> Judgement:
     """Register the candidate and measure every gate."""
     judgement = promotion.judge(workspace, registry, settings, measure_in_workspace(get_run_logger()))
+    tell_of_move(registry.model, judgement.ended)
     create_markdown_artifact(judgement.table(), key=KEY, description="What the gates of the promotion said")
     return judgement
 
@@ -27,12 +30,18 @@ def judge(workspace: Workspace, registry: Registry, settings: PromotionSettings)
 @task(cache_policy=NO_CACHE, task_run_name="promote")
 def conclude(registry: Registry, judgement: Judgement) -> dict[str, Any]:
     """Move the aliases, or end as a gate's no."""
-    promotion.conclude(registry, judgement)
-    return {"model": registry.model, "champion": judgement.version.number, "promoted": not judgement.is_champion}
+    try:
+        move = promotion.conclude(registry, judgement)
+    except GateError as error:
+        tell_of_refusal(judgement.version, str(error))
+        raise
+    tell_of_move(registry.model, move)
+    return {"model": registry.model, "champion": judgement.version.number, "promoted": move is not None}
 
 
 @task(cache_policy=NO_CACHE, task_run_name="roll back")
 def roll_back(model: str) -> dict[str, Any]:
     """Move the aliases back."""
     gone, back = alias_moves.roll_back(Registry(mlflow_store.default_uri(), model))
+    tell_of_move(model, {"action": "rolled back", "to": back.number, "from": gone.number})
     return {"model": model, "champion": back.number, "rolled_back": gone.number}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.errors import ConfigError, DataError
-from tasks import lineage, mlflow_store
+from tasks import dvc_stages, lineage, mlflow_store
 from tasks.registration import DVC_SCHEME, DVC_TAG, FILES_TAG
 from tasks.registry import Registry, Version
 from tasks.workspace import PROJECT
@@ -59,7 +59,7 @@ def pull_checkpoint(version: Version, out: Path, cache: Path = CACHE) -> Path:
 
     Args:
         out: must not exist, or be empty; a run's checkpoints/ that is new, say.
-        cache: DVC's, which `dvc pull` fills.
+        cache: DVC's, for which the project's remote stands in.
 
     Raises:
         ConfigError: `out` holds something.
@@ -71,7 +71,7 @@ def pull_checkpoint(version: Version, out: Path, cache: Path = CACHE) -> Path:
     if digest is None:
         raise DataError(f"{version.name} has no digest of {CHECKPOINT}; it was registered before checkpoints were versioned. Name another.")
     with _appearing(out) as temporary:
-        store = CheckpointStore(restore(cache, digest, temporary / "files"))
+        store = CheckpointStore(_from_cache(digest, cache, temporary / "files"))
         (name,) = store.names()
         store.load(name)
         _put(store.root, out)
@@ -109,9 +109,16 @@ def check_files(version: Version, directory: Path) -> None:
 
 def _fetch(uri: str, version: Version, into: Path, cache: Path) -> Path:
     if version.source.startswith(DVC_SCHEME):
-        return restore(cache, version.source.removeprefix(DVC_SCHEME), into / "files")
+        return _from_cache(version.source.removeprefix(DVC_SCHEME), cache, into / "files")
     place = Registry(uri, version.model).client.get_model_version_download_uri(version.model, version.number)
     return mlflow_store.download(uri, place, into)
+
+
+def _from_cache(digest: str, cache: Path, into: Path) -> Path:
+    """By way of the project's DVC remote, where the cache lacks a part."""
+    if not _is_complete(cache, digest):
+        dvc_stages.fetch(digest, cache, PROJECT)
+    return restore(cache, digest, into)
 
 
 def restore(cache: Path, digest: str, into: Path) -> Path:
@@ -127,8 +134,13 @@ def restore(cache: Path, digest: str, into: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(cached(cache, entry["md5"]), target)
     except OSError as error:
-        raise DataError(f"{cache} lacks {error.filename}, a part of {digest}. Fetch it from the DVC remote, then pull again.") from None
+        raise DataError(f"{cache} lacks {error.filename}, a part of {digest}. The project has no DVC remote to fetch it from: set one, or bring the cache back.") from None
     return into
+
+
+def _is_complete(cache: Path, digest: str) -> bool:
+    listing = cached(cache, digest)
+    return listing.is_file() and all(cached(cache, entry["md5"]).is_file() for entry in json.loads(listing.read_text(encoding="utf-8")))
 
 
 def cached(cache: Path, digest: str) -> Path:

@@ -64,11 +64,17 @@ def send_outputs(delivery: Delivery, root: Path) -> None:
     _send_datasets(delivery, root)
     _send_evaluation(delivery, root / "build/evaluation/evaluation.json")
     for file in (root / "build/report/report.html", root / "build/report/report.json", root / "params.yaml"):
-        if file.is_file() and delivery.once(file.name, digest := _file_digest(file)):
-            delivery.client.log_artifact(delivery.run_id, str(file))
-            delivery.sent(file.name, digest)
+        _send_file(delivery, file)
+    for name in ("profile.json", "verdict.json"):  # the first is what later versions' data are compared with
+        _send_file(delivery, root / "build/data_gate" / name, "data_gate")
     if (root / "build/drafter").is_dir():
         log_drafter(delivery, root / "build/drafter")
+
+
+def _send_file(delivery: Delivery, file: Path, place: str | None = None) -> None:
+    if file.is_file() and delivery.once(file.name, digest := _file_digest(file)):
+        delivery.client.log_artifact(delivery.run_id, str(file), place)
+        delivery.sent(file.name, digest)
 
 
 def _send_datasets(delivery: Delivery, root: Path) -> None:

@@ -44,6 +44,14 @@ def has_changed(workspace: Workspace) -> bool:
     return bool(changed)
 
 
+@task(cache_policy=NO_CACHE, task_run_name="store")
+def store_outputs(workspace: Workspace) -> None:
+    """Push the outputs to the project's DVC remote, if it has one."""
+    num_files = dvc_stages.push(workspace.root, PROJECT)
+    if num_files is not None:
+        get_run_logger().info("%d files stored in the DVC remote", num_files)
+
+
 @task(cache_policy=NO_CACHE, task_run_name="{name}")
 def run_stage(workspace: Workspace, name: str, force: bool = False) -> bool:
     """`run_if_needed` as a task. DVC alone decides what is up to date, so Prefect's cache is off."""

@@ -19,6 +19,7 @@ import yaml
 from dflash_core.config import Config, load_config, parse_config
 from dflash_core.errors import ConfigError
 from tasks.dvc_stages import init_repository
+from tasks.from_registry import is_named, with_files
 from tasks.publication import line_of, publish, start_from_published
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -91,6 +92,7 @@ def make_workspace(
     line = line or line_of(profile, overrides or {})
     root.mkdir(parents=True, exist_ok=True)
     with in_use(root):
+        config = with_files(config, directory, root / "params.yaml" if of_a_run else None)
         init_repository(root, cache)
         _write(root / "params.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         declaration = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
@@ -182,14 +184,17 @@ def _resolved(config: Config, base: Path) -> Config:
     target = config.target.model_copy(update={"path": os.path.abspath(base / config.target.path)})
     conversations = tuple(os.path.abspath(base / p) for p in config.data.conversations)
     data = config.data.model_copy(update={"conversations": conversations})
-    init_from = config.drafter.init_from
-    drafter = config.drafter.model_copy(update={"init_from": None if init_from is None else os.path.abspath(base / init_from)})
-    reference = config.data_gate.reference
-    gate = config.data_gate.model_copy(update={"reference": None if reference is None else os.path.abspath(base / reference)})
+    drafter = config.drafter.model_copy(update={"init_from": _placed(config.drafter.init_from, base)})
+    gate = config.data_gate.model_copy(update={"reference": _placed(config.data_gate.reference, base)})
     prompt_sets = tuple(os.path.abspath(base / p) for p in config.evaluation.prompt_sets)
     evaluation = config.evaluation.model_copy(update={"prompt_sets": prompt_sets})
     sections = {"target": target, "data": data, "data_gate": gate, "drafter": drafter, "evaluation": evaluation}
     return config.model_copy(update={"project": str(PROJECT), **sections})
+
+
+def _placed(path: str | None, base: Path) -> str | None:
+    """Nothing, and what the registry has, are no paths."""
+    return path if path is None or is_named(path) else os.path.abspath(base / path)
 
 
 def _with_files_listed(declaration: dict[str, Any], config: Config) -> dict[str, Any]:

@@ -33,7 +33,7 @@ MOST_WALK_TIES = 0.01  # share of prompts in which a near tie may part the chain
 PARITY_TEXTS = 4  # some 300 tokens meet every length of a round many times
 
 
-def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Path, out_path: Path) -> EvaluationRecord:
+def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Path, out_path: Path, *, any_target: bool = False) -> EvaluationRecord:
     """Measure an exported drafter, write evaluation.json (atomically) and return it.
 
     Args:
@@ -42,6 +42,7 @@ def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Pat
         prepared_dir: output of stage prepare, whose held-out split is measured where no prompt sets are named.
         drafter_dir: an export in z-lab's layout.
         out_path: evaluation.json.
+        any_target: see `check_subjects`.
 
     Raises:
         ConfigError, CheckpointError, DataError, IdentityError: an input is missing or of another target; raised
@@ -50,7 +51,7 @@ def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Pat
             decoding, or the serve path from the train path. evaluation.json is written first, with the positions.
     """
     target_dir = workdir / config.target.path
-    subjects = check_subjects(config, target_dir, drafter_dir)
+    subjects = check_subjects(config, target_dir, drafter_dir, any_target)
     questions = choose_questions(config, workdir, prepared_dir)
     dtype = getattr(torch, config.evaluation.dtype)
     target = Target.load(config.target.model_copy(update={"path": str(target_dir), "dtype": config.evaluation.dtype}))

@@ -15,8 +15,11 @@ from dflash_core.evaluation.prompts import MeasuredPrompt
 from dflash_core.evaluation.records import Subjects
 
 
-def check_subjects(config: Config, target_dir: Path, drafter_dir: Path) -> Subjects:
+def check_subjects(config: Config, target_dir: Path, drafter_dir: Path, any_target: bool = False) -> Subjects:
     """What is measured; the prompts are added by who chooses them.
+
+    Args:
+        any_target: a drafter of another target of the same shape is measured, too.
 
     Raises:
         CheckpointError, ConfigError, IdentityError: with both values.
@@ -24,10 +27,10 @@ def check_subjects(config: Config, target_dir: Path, drafter_dir: Path) -> Subje
     spec, lineage = read_spec(drafter_dir), read_lineage(drafter_dir)
     _check_shape(spec, target_dir, drafter_dir)
     identity = target_identity(target_dir)
-    if lineage.get("target_identity", identity) != identity:
+    if lineage.get("target_identity", identity) != identity and not any_target:
         raise IdentityError(
             f"{drafter_dir} was made for target {lineage['target_identity'][:12]}, {target_dir} is {identity[:12]}. "
-            "Name the drafter's own target, or train again."
+            "Name the drafter's own target, train again, or measure it nevertheless by --any-target."
         )
     settings = config.evaluation
     if settings.block_size is not None and settings.block_size > spec.block_size:

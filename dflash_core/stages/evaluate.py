@@ -22,7 +22,13 @@ TABLE_COLUMNS = 110  # wide enough for its eight columns where the output is no 
 
 
 def run(
-    config: Config, drafter: Path | None = None, prompt_sets: Sequence[Path] = (), out: Path | None = None, checkpoint: str | None = None
+    config: Config,
+    drafter: Path | None = None,
+    prompt_sets: Sequence[Path] = (),
+    out: Path | None = None,
+    checkpoint: str | None = None,
+    *,
+    any_target: bool = False,
 ) -> str:
     """Write evaluation.json; gives the table that a person sees.
 
@@ -32,6 +38,7 @@ def run(
         prompt_sets: files to measure.
         out: directory for evaluation.json; None takes the stage's own.
         checkpoint: name or step of one of the run's checkpoints, in place of a drafter.
+        any_target: the drafter may be of another target of the same shape.
     """
     if prompt_sets:
         settings = config.evaluation.model_copy(update={"prompt_sets": tuple(map(os.fspath, prompt_sets))})
@@ -39,7 +46,7 @@ def run(
     if checkpoint is not None and out is None:
         raise ConfigError(f"--checkpoint {checkpoint} has no --out, expected a directory: the stage's own is of the run's drafter. Name one.")
     with _drafter(config, drafter, checkpoint) as drafter_dir:
-        record = evaluate(config, Path(), layout.PREPARED, drafter_dir, (out or layout.EVALUATION) / FILE)
+        record = evaluate(config, Path(), layout.PREPARED, drafter_dir, (out or layout.EVALUATION) / FILE, any_target=any_target)
     text = io.StringIO()
     Console(file=text, width=TABLE_COLUMNS).print(results_table(record))
     return text.getvalue()

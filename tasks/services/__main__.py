@@ -53,11 +53,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--prefect-port", type=int, default=Machine.prefect_port)
     parser.add_argument("--mlflow-port", type=int, default=Machine.mlflow_port)
     parser.add_argument("--postgres-port", type=int, default=Machine.postgres_port)
+    parser.add_argument("--artifacts", metavar="URI", help="where MLflow keeps files, such as s3://bucket/mlflow; default: in the directory")
     parser.add_argument("--webhook", metavar="URL", help="is told of every failed run and every rejection")
     options = parser.parse_args(arguments)
     machine = Machine(
         directory=options.directory.resolve(),
         database=options.db,
+        artifacts=options.artifacts,
         prefect_port=options.prefect_port,
         mlflow_port=options.mlflow_port,
         postgres_port=options.postgres_port,

@@ -20,12 +20,15 @@ class Machine:
 
     Fields:
         directory: databases, artifacts, logs and process ids.
+        artifacts: where MLflow keeps files, such as s3://bucket/mlflow; None: in `directory`. Keys and endpoint of an S3 store
+            are those of the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, MLFLOW_S3_ENDPOINT_URL.
         postgres_port: only where the database is postgres.
         heartbeat_seconds: how often a flow run says that it lives; Prefect takes 30 at least.
     """
 
     directory: Path = PROJECT / ".services"
     database: Database = "sqlite"
+    artifacts: str | None = None
     prefect_port: int = 4200
     mlflow_port: int = 5000
     postgres_port: int = 5433
@@ -91,7 +94,7 @@ class Machine:
         store = f"sqlite:///{self.directory / 'mlflow.db'}"
         if self.database == "postgres":
             store = postgres.url(self.postgres_port, "mlflow", "psycopg2")
-        places = ("--backend-store-uri", store, "--artifacts-destination", str(self.directory / "mlflow-artifacts"))
+        places = ("--backend-store-uri", store, "--artifacts-destination", self.artifacts or str(self.directory / "mlflow-artifacts"))
         return Daemon(
             name="mlflow",
             command=(sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(self.mlflow_port), "--workers", "1", *places),

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from promotable import log
 
 import flows.evaluate_drafter as module
 from dflash_core.errors import ConfigError
 from tasks import evaluation, mlflow_store, run_outputs
 from tasks.launch import CommandFailed
 from tasks.workspace import Workspace, make_workspace
-
-from .promotable import log
 
 EVALUATION = {
     "acceptance": {"tau": 1.75},

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.responses import SetStateStatus
+from promotable import EQUAL, STRONG, export_drafter, make_promotable
 
 import flows.promote_drafter as module
 from dflash_core.errors import GateError
-from tasks import approval
+from tasks import approval, promotion_events
 from tasks.promotion_settings import PromotionSettings
 from tasks.registry import CHAMPION, Registry
-
-from .promotable import EQUAL, STRONG, export_drafter, make_promotable
 
 
 def answering(form: dict[str, Any]) -> threading.Thread:
@@ -40,7 +39,8 @@ def test_a_person_has_the_last_word(prefect_server: None, tmp_path: Path, uri: s
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setattr(approval, "POLL_SECONDS", 0.2)
     monkeypatch.setattr(module, "open_workspace", lambda name: make_place(tmp_path / name))
-    registry = Registry(uri, "toy")
+    registry, told = Registry(uri, "toy"), []
+    monkeypatch.setattr(promotion_events, "tell", lambda event, about, **payload: told.append((event, about, payload)))
     assert module.promote_drafter("1", PromotionSettings(model="toy"))["champion"] == "1"
     asked = PromotionSettings(model="toy", approval=True)
 
@@ -55,6 +55,13 @@ def test_a_person_has_the_last_word(prefect_server: None, tmp_path: Path, uri: s
     assert module.promote_drafter("2", asked) == {"model": "toy", "champion": "2", "promoted": False}, "nothing to do, nobody is asked"
     assert module.main(["--rollback", "toy"]) == 0 and registry.alias(CHAMPION).number == "1"
     assert module.main(["--rollback", "toy"]) == 2
+    model = {"model": "toy"}
+    assert told == [
+        ("drafter.promoted", "drafter.toy", model | {"champion": "1", "before": None}),
+        ("drafter.refused", "drafter.toy", model | {"version": "2", "reason": "not on a Friday"}),
+        ("drafter.promoted", "drafter.toy", model | {"champion": "2", "before": "1"}),
+        ("drafter.rolled_back", "drafter.toy", model | {"champion": "1", "before": "2"}),
+    ], "each once, and nothing for a run that had nothing to do"
 
 
 def make_place(root: Path) -> Any:

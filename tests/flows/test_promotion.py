@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from promotable import EQUAL, STRONG, WEAK, change, evaluation, export_drafter, make_promotable, write
 
 from dflash_core.errors import ConfigError, GateError
 from tasks import alias_moves, gates, promotion
@@ -17,8 +18,6 @@ from tasks.promotion_settings import PromotionSettings
 from tasks.registration import register
 from tasks.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry, Version
 from tasks.workspace import Workspace
-
-from .promotable import EQUAL, STRONG, WEAK, change, evaluation, export_drafter, make_promotable, write
 
 MODEL = "toy"
 SETTINGS = PromotionSettings(model=MODEL, bootstrap_samples=200)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from promotable import EQUAL, export_drafter, make_promotable, write
 
 from dflash_core.errors import ConfigError, DataError
 from tasks import cli, collect, lineage
@@ -13,8 +14,6 @@ from tasks.pull import find, pull, restore
 from tasks.registration import register
 from tasks.registry import Registry
 from tasks.workspace import Workspace
-
-from .promotable import EQUAL, export_drafter, make_promotable, write
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_by_reference_the_cache_holds_the_files(place: Workspace, uri: str, tmp_
     assert version.source == f"dvc://{digest}"
     assert contents(pull(uri, version, tmp_path / "out", tmp_path / "cache")) == contents(place.root / "build/drafter")
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(DataError, match="DVC remote"):
+    with pytest.raises(DataError, match="no DVC remote"):
         pull(uri, version, tmp_path / "again", tmp_path / "cache")
     assert not (tmp_path / "again").exists()
 
@@ -104,6 +103,19 @@ def test_what_a_version_or_a_workspace_refers_to_is_kept(place: Workspace, uri: 
     for path in found.files:
         path.unlink()
     assert contents(restore(kept, registered, tmp_path / "restored")) == contents(place.root / "build/drafter")
+
+
+def test_publications_and_collected_conversations_refer_too(tmp_path: Path) -> None:
+    published, collected = tmp_path / "workspaces/.published/demo.json", tmp_path / "collected/demo/conversations.dvc"
+    for path in (published, collected, tmp_path / "collected/demo/.dvc/config", tmp_path / "workspaces/w/dvc.lock"):
+        path.parent.mkdir(parents=True)
+    write(published, {"lock": "stages: {prepare: {outs: [{path: build/prepared, md5: p.dir}]}}"})
+    collected.write_text("outs:\n- md5: c.dir\n  path: conversations\n")
+    write(tmp_path / "workspaces/w/dvc.lock", {"stages": {"train": {"outs": [{"path": "build/train.json", "md5": "t"}]}}})
+    assert collect.referred(collect.naming_files(tmp_path), []) == {"p.dir", "c.dir", "t"}
+    published.write_text("{")
+    with pytest.raises(DataError, match="demo.json can't be read"):
+        collect.referred(collect.naming_files(tmp_path), [])
 
 
 def test_a_lock_that_cannot_be_read_stops_the_collection(tmp_path: Path) -> None:

@@ -54,12 +54,13 @@ def run_dir(tmp_path: Path) -> Path:
 
 def write_outputs(place: Workspace) -> None:
     build = place.root / "build"
-    for directory in ("drafter", "report", "evaluation"):
+    for directory in ("drafter", "report", "evaluation", "data_gate"):
         (build / directory).mkdir(parents=True)
     (build / "train.json").write_text('{"run_id": "r"}')
     (build / "drafter/model.safetensors").write_bytes(b"weights")
     (build / "report/report.html").write_text("<html>")
     (build / "report/report.json").write_text("{}")
+    (build / "data_gate/profile.json").write_text("{}")
     tree = {"by_category": {"c++ <x>": {"tau": 1.5}, "数学": {"tau": 1.25}}, "acceptance": {"tau": 1.75, "histogram": [1]}, "ok": True}
     (build / "evaluation/evaluation.json").write_text(json.dumps(tree))
     (place.root / "dvc.lock").write_text(

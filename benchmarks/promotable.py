@@ -31,10 +31,15 @@ def export_drafter(directory: Path, seed: int) -> Path:
     return directory
 
 
+def promotable(root: Path) -> Workspace:
+    """A workspace that was made before."""
+    tree = {"run": "mine", "target": {"path": "models/toy"}, "data": {"conversations": ["a.jsonl"]}}
+    return Workspace(root=root, config=parse_config(tree, "test"))
+
+
 def make_promotable(root: Path, exported: Path, tokens: int, seed: int) -> Workspace:
     """A workspace whose drafter commits `tokens` a round, a little more or less from prompt to prompt."""
-    config = parse_config({"run": "mine", "target": {"path": "models/toy"}, "data": {"conversations": ["a.jsonl"]}}, "test")
-    place = Workspace(root=root, config=config)
+    place = promotable(root)
     for directory in (place.log_file.parent, root / "build/evaluation", root / "build/data_gate"):
         directory.mkdir(parents=True)
     shutil.copytree(exported, root / "build/drafter")
