@@ -13,7 +13,12 @@ SMOLLM2 := models/smollm2-135m-instruct
 TINY := models/tiny-random
 MODEL := $(if $(filter smoke,$(PROFILE)),$(TINY),$(SMOLLM2))
 
-.PHONY: demo test lint install up down
+# What these options need beyond the lock; requirements-real.lock holds the tested set.
+EXTRAS = $(if $(filter postgres,$(DB)),postgres) $(if $(findstring s3://,$(SERVICES)),s3)
+COMMA := ,
+ADD = $(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -c requirements.lock -c requirements-real.lock
+
+.PHONY: demo test test-real lint install up down
 .DELETE_ON_ERROR:
 
 demo: $(STAMP) $(MODEL)/config.json
@@ -23,12 +28,18 @@ demo: $(STAMP) $(MODEL)/config.json
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# The same run started in every way, with PostgreSQL behind both servers (Debian: apt-get install postgresql) and an S3 store for
+# MLflow's artifacts and DVC's outputs: @@TIME@@.
+test-real: $(STAMP)
+	$(ADD) -e .[real]
+	$(BIN)/python benchmarks/starts.py --db postgres --s3
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 
 # Prefect with a worker for each pool, and MLflow: docs/operations.md. Options beyond DB: make up SERVICES="--webhook URL".
 up: $(STAMP) $(MODEL)/config.json
-	$(if $(filter postgres,$(DB)),$(BIN)/python -m pip install -q --disable-pip-version-check -e .[postgres] -c requirements.lock)
+	$(if $(strip $(EXTRAS)),$(ADD) -e .[$(shell echo $(EXTRAS) | tr " " $(COMMA))])
 	$(BIN)/python -m tasks.services up --db $(DB) $(SERVICES)
 
 down: $(STAMP)

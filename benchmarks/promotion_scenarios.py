@@ -10,12 +10,14 @@ once, n times. Exit status 0 means that champion, previous and candidate are the
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -32,7 +34,7 @@ from tasks import alias_moves
 from tasks.promotion import conclude, judge, one_at_a_time, refuse
 from tasks.promotion_settings import PromotionSettings
 from tasks.registration import register
-from tasks.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry
+from tasks.registry import CANDIDATE, CHAMPION, MOVE_TAG, PREVIOUS, Registry
 from tasks.workspace import Workspace
 
 MODEL = "toy"
@@ -48,16 +50,31 @@ class Stage:
     """A registry with its workspaces: the first is the champion's, of EQUAL tokens a round."""
 
     root: Path
-    registry: Registry
     exports: Path
+
+    @property
+    def registry(self) -> Registry:
+        """Of the process that asks: no connection to a database may be taken over a fork."""
+        return Registry(f"sqlite:///{self.root / 'mlflow.db'}", MODEL)
+
+    def read(self, question: str) -> dict[str, str]:
+        """What its database holds, read past MLflow."""
+        with contextlib.closing(sqlite3.connect(self.root / "mlflow.db")) as database:
+            return {name: str(value) for name, value in database.execute(question)}
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Which version each names."""
+        return self.read("select alias, version from registered_model_aliases")
+
+    @property
+    def is_at_rest(self) -> bool:
+        """No move is under way."""
+        return MOVE_TAG not in self.read("select key, value from registered_model_tags")
 
     def workspace(self, tokens: int, seed: int = 2) -> Workspace:
         """Another one, whose drafter commits so many tokens a round."""
         return make_promotable(self.root / f"workspace{seed}", self.exports / str(seed), tokens, seed)
-
-    def fresh_client(self) -> Registry:
-        """The same registry, for a process of its own."""
-        return Registry(self.registry.uri, MODEL)
 
 
 class Mortal:
@@ -96,17 +113,17 @@ def scenarios(root: Path, times: int, moments: random.Random) -> list[dict[str, 
     """A row for each."""
     for seed in (1, 2, 3):
         export_drafter(root / "exports" / str(seed), seed)
-    prepared = root / "one champion"
+    prepared = root / "one-champion"
     in_a_process(lambda: _prepare(prepared, root / "exports"))  # no connection to its database may be in our memory when it is copied
     count = iter(range(10_000))
 
     def stage() -> Stage:
         place = root / f"scenario{next(count)}"
         shutil.copytree(prepared, place)
-        return Stage(place, Registry(f"sqlite:///{place / 'mlflow.db'}", MODEL), root / "exports")
+        return Stage(place, root / "exports")
 
-    empty = Stage(root / "empty", Registry(f"sqlite:///{root / 'empty/mlflow.db'}", MODEL), root / "exports")
-    empty.root.mkdir()
+    empty = Stage(root / "empty", root / "exports")
+    empty.root.mkdir(exist_ok=True)
     rows = [_row("no champion yet", empty, lambda: attempt(empty, empty.workspace(EQUAL, 1)), FIRST)]
     for name, act, expected in SITUATIONS:
         place = stage()
@@ -251,11 +268,11 @@ def killed(
         place, lives = stage(), len(rows)
         if before:
             in_a_process(lambda place=place: before(place))
-        code = in_a_process(lambda place=place, lives=lives: act(_mortal(place.fresh_client(), lives), place))
+        code = in_a_process(lambda place=place, lives=lives: act(_mortal(place.registry, lives), place))
         if code != -signal.SIGKILL:
             return rows if code == 0 else [*rows, {"scenario": f"{name} ended with {code}", "right": False}]
-        between = _aliases(place.fresh_client()).get(CHAMPION)
-        in_a_process(lambda place=place: act(place.fresh_client(), place))
+        between = place.aliases.get(CHAMPION)
+        in_a_process(lambda place=place: act(place.registry, place))
         row = _row(f"{name} killed before change {lives + 1}", place, lambda between=between: f"champion between: {between}", expected)
         rows.append(row | {"right": row["right"] and between in ("1", "2")})
 
@@ -263,8 +280,7 @@ def killed(
 def at_once(place: Stage, moments: random.Random) -> dict[str, Any]:
     """Two processes promote a better and a still better drafter at about the same time."""
     workspaces = [place.workspace(EQUAL, 2), place.workspace(STRONG, 3)]
-    for workspace in workspaces[:1]:
-        _improve(workspace.root)
+    _improve(workspaces[0].root)
     processes = [forked.Process(target=lambda w=w: attempt_locked(place, w)) for w in workspaces]
     moments.shuffle(processes)
     for process in processes:
@@ -272,17 +288,16 @@ def at_once(place: Stage, moments: random.Random) -> dict[str, Any]:
         time.sleep(moments.uniform(0, 0.3))
     for process in processes:
         process.join()
-    champion = place.fresh_client().alias(CHAMPION)
-    tau = float(champion.tags["dflash.tau"])
-    pending, found = place.fresh_client().move_under_way(), _aliases(place.fresh_client())
-    right = tau > 2.5 and pending is None and found[PREVIOUS] in ("1", "2", "3") and found[PREVIOUS] != champion.number
+    found = place.aliases
+    tau = float(place.read("select key, value from model_version_tags where key = 'dflash.tau' and version = " + found[CHAMPION])["dflash.tau"])
+    right = tau > 2.5 and place.is_at_rest and found[PREVIOUS] != found[CHAMPION]
     return {"scenario": "two at once", "aliases": found, "said": f"τ of the champion {tau:.2f}", "right": right}
 
 
 def attempt_locked(place: Stage, workspace: Workspace) -> None:
     """As the flow does it."""
     with one_at_a_time(MODEL, place.root / "locks"):
-        attempt(Stage(place.root, place.fresh_client(), place.exports), workspace)
+        attempt(place, workspace)
 
 
 def in_a_process(act: Callable[[], Any]) -> int:
@@ -294,8 +309,8 @@ def in_a_process(act: Callable[[], Any]) -> int:
 
 
 def _prepare(root: Path, exports: Path) -> None:
-    root.mkdir()
-    place = Stage(root, Registry(f"sqlite:///{root / 'mlflow.db'}", MODEL), exports)
+    root.mkdir(exist_ok=True)
+    place = Stage(root, exports)
     attempt(place, place.workspace(EQUAL, 1))
 
 
@@ -306,7 +321,7 @@ def _promote(registry: Registry, place: Stage) -> None:
 
 
 def _promote_second(place: Stage) -> None:
-    _promote(place.fresh_client(), place)
+    _promote(place.registry, place)
 
 
 def _mortal(registry: Registry, lives: int) -> Registry:
@@ -324,13 +339,7 @@ def _improve(root: Path) -> None:
 
 def _row(name: str, place: Stage, act: Callable[[], str], expected: dict[str, str]) -> dict[str, Any]:
     said = act()
-    found, pending = _aliases(place.fresh_client()), place.fresh_client().move_under_way()
-    return {"scenario": name, "aliases": found, "said": said, "right": found == expected and pending is None}
-
-
-def _aliases(registry: Registry) -> dict[str, str]:
-    found = {alias: registry.alias(alias) for alias in (CANDIDATE, CHAMPION, PREVIOUS)}
-    return {alias: version.number for alias, version in found.items() if version is not None}
+    return {"scenario": name, "aliases": place.aliases, "said": said, "right": place.aliases == expected and place.is_at_rest}
 
 
 def _not_measured(workspace: Workspace, drafter: Path) -> dict[str, Any]:

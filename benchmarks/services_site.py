@@ -62,12 +62,14 @@ class Site:
 
 
 @contextmanager
-def site(directory: Path, profile: str, settings: dict[str, Any], database: Database = "sqlite") -> Iterator[Site]:
+def site(
+    directory: Path, profile: str, settings: dict[str, Any], database: Database = "sqlite", artifacts: str | None = None
+) -> Iterator[Site]:
     """Copy the project, write one profile, start the services; stop them at the end."""
     project = copy_project(directory / "project")
     (project / "profiles" / f"{profile}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     ports = {f"{name}_port": free_port() for name in ("prefect", "mlflow", "postgres")}
-    machine = Machine(directory=directory / "services", database=database, **ports)
+    machine = Machine(directory=directory / "services", database=database, artifacts=artifacts, **ports)
     run_command(project, "-m", "tasks.services", "up", *_options(machine))
     try:
         with temporary_settings({PREFECT_API_URL: machine.prefect_api}), get_client(sync_client=True) as client:
@@ -126,4 +128,5 @@ def _options(machine: Machine) -> list[str]:
         f"--mlflow-port={machine.mlflow_port}",
         f"--postgres-port={machine.postgres_port}",
         f"--db={machine.database}",
+        *([f"--artifacts={machine.artifacts}"] if machine.artifacts else []),
     ]

@@ -1,19 +1,22 @@
 """Starts the same run by REST, by the command line and by cron, forced to run, and compares what comes out; then says it again unforced.
 
     python benchmarks/starts.py --json starts.json
-    python benchmarks/starts.py --db postgres
+    python benchmarks/starts.py --db postgres --s3
 
 A copy of the project with servers and workers of its own. All must end Completed with the same digests of weights, moments and
 generators. A run that isn't forced must then find every stage up to date; its seconds, from the flow's start to its end, are noted,
-and so is what `dvc status` says in its workspace. Exit status 0 means that all of this holds.
+and so is what `dvc status` says in its workspace. With --s3, MLflow's artifacts and DVC's outputs lie in an S3 store
+(s3_store.py), from which they must come back whole. Exit status 0 means that all of this holds.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from kill_campaign import final_state
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.schedules import CronSchedule
 from results import leave
+from s3_store import Store, brought_back, s3_store
 from services_site import Site, run_command, site, wait_for
 from stop_matrix import FINAL, PROFILE, RUN_S, tiny_settings
 
@@ -33,17 +37,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Start; see the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--db", choices=("sqlite", "postgres"), default="sqlite", help="of both servers")
+    parser.add_argument("--s3", action="store_true", help="an S3 store for MLflow's artifacts and as DVC's remote")
     parser.add_argument("--json", type=Path, help="file to write; default: print")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="starts-") as directory:
         Path(directory).chmod(0o755)  # PostgreSQL runs as another user than root
-        result = compare(Path(directory), options.db)
+        with s3_store() if options.s3 else nullcontext() as store:
+            result = compare(Path(directory), options.db, store)
     return leave(result, options.json, result["holds"])
 
 
-def compare(directory: Path, database: str) -> dict[str, Any]:
+def compare(directory: Path, database: str, store: Store | None = None) -> dict[str, Any]:
     """Each way once, then one unforced run."""
-    with site(directory, PROFILE, tiny_settings(directory / "inputs", STEPS), database) as place:
+    began = time.monotonic()
+    with site(directory, PROFILE, tiny_settings(directory / "inputs", STEPS), database, store and store.artifacts) as place:
+        if store:
+            store.use_as_remote(place.project)
         rows = {name: _finished(place, start(place, {"profile": PROFILE, "force": True})) for name, start in WAYS.items()}
         digests = {json.dumps(row.pop("digests"), sort_keys=True) for row in rows.values()}
         run_id = _by_rest(place, {"profile": PROFILE})
@@ -51,9 +60,12 @@ def compare(directory: Path, database: str) -> dict[str, Any]:
         workspace = place.workspace_of(PROFILE, run_id)
         unforced |= {"dvc_status": run_command(workspace, "-m", "dvc", "status").strip(), "stages_run": sorted(_logs(workspace))}
         unforced.pop("digests")
+        back = brought_back(place, store, workspace, directory / "back") if store else {}
     completed = all(row["state"] == "Completed" for row in [*rows.values(), unforced])
     quick = unforced["flow_seconds"] <= SECONDS_ALLOWED and not unforced["stages_run"] and "up to date" in unforced["dvc_status"]
-    return {"ways": rows, "same_digests": len(digests) == 1, "unforced": unforced, "database": database, "holds": completed and quick and len(digests) == 1}
+    holds = completed and quick and len(digests) == 1 and all(back.values())
+    result = {"ways": rows, "same_digests": len(digests) == 1, "unforced": unforced, "database": database, "s3": back, "holds": holds}
+    return result | {"seconds": round(time.monotonic() - began, 1)}
 
 
 def _finished(place: Site, run_id: str) -> dict[str, Any]:

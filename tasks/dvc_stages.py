@@ -119,10 +119,10 @@ def push(root: Path, project: Path) -> int | None:
 
 
 def fetch(digest: str, cache: Path, project: Path) -> bool:
-    """Bring what has this digest from the project's DVC remote into the cache; False where the project has no remote.
+    """Bring what has this digest from the project's DVC remote into the cache, as far as it has it; False where the project has none.
 
     Raises:
-        ConfigError: the remote can't be reached, or lacks a part of it.
+        ConfigError: the remote can't be reached.
     """
     remote = _remote_of(project)
     if not remote:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -32,6 +33,8 @@ def up(machine: Machine, webhook: str | None) -> None:
 
 def down(machine: Machine) -> None:
     """Stop what runs, users before servers; runs that go on save their state and can be retried."""
+    if (machine.directory / "postgres.pid").exists():
+        machine = replace(machine, database="postgres")  # whoever started it said so, who stops it needn't
     for daemon in [*machine.workers(), *reversed(machine.servers()), *machine.database_servers()]:
         if daemon.stop():
             print(f"{daemon.name} stopped")
