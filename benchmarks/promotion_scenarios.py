@@ -10,91 +10,40 @@ once, n times. Exit status 0 means that champion, previous and candidate are the
 """
 
 import argparse
-import contextlib
 import json
-import multiprocessing
-import os
 import random
 import shutil
-import signal
-import sqlite3
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promotable import EQUAL, STRONG, WEAK, change, evaluation, export_drafter, make_promotable, promotable, write
+from promotable import EQUAL, STRONG, WEAK, change, evaluation, export_drafter, write
+from promotion_stage import (
+    SETTINGS,
+    Stage,
+    at_once,
+    attempt,
+    in_a_process,
+    killed,
+    not_measured,
+    prepare,
+    promote,
+    promote_second,
+    row_of,
+)
 from results import leave
 
 from dflash_core.errors import DflashError
 from tasks import alias_moves
-from tasks.promotion import conclude, judge, one_at_a_time, refuse
-from tasks.promotion_settings import PromotionSettings
+from tasks.promotion import conclude, judge, refuse
 from tasks.registration import register
-from tasks.registry import CANDIDATE, CHAMPION, MOVE_TAG, PREVIOUS, Registry
+from tasks.registry import CANDIDATE, CHAMPION, PREVIOUS
 from tasks.workspace import Workspace
 
-MODEL = "toy"
-SETTINGS = PromotionSettings(model=MODEL, bootstrap_samples=200)
-CHANGES = ("set_", "delete_", "create_", "log_", "finalize_")  # what a client's method that changes the registry begins with
-forked = multiprocessing.get_context("fork")
 FIRST, SECOND = {CHAMPION: "1"}, {CHAMPION: "2", PREVIOUS: "1"}  # right aliases: the first version stays, the second took its place
 KEPT_OUT = {CANDIDATE: "2", CHAMPION: "1"}
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A registry with its workspaces: the first is the champion's, of EQUAL tokens a round."""
-
-    root: Path
-    exports: Path
-
-    @property
-    def registry(self) -> Registry:
-        """Of the process that asks: no connection to a database may be taken over a fork."""
-        return Registry(f"sqlite:///{self.root / 'mlflow.db'}", MODEL)
-
-    def read(self, question: str) -> dict[str, str]:
-        """What its database holds, read past MLflow."""
-        with contextlib.closing(sqlite3.connect(self.root / "mlflow.db")) as database:
-            return {name: str(value) for name, value in database.execute(question)}
-
-    @property
-    def aliases(self) -> dict[str, str]:
-        """Which version each names."""
-        return self.read("select alias, version from registered_model_aliases")
-
-    @property
-    def is_at_rest(self) -> bool:
-        """No move is under way."""
-        return MOVE_TAG not in self.read("select key, value from registered_model_tags")
-
-    def workspace(self, tokens: int, seed: int = 2) -> Workspace:
-        """Another one, whose drafter commits so many tokens a round."""
-        return make_promotable(self.root / f"workspace{seed}", self.exports / str(seed), tokens, seed)
-
-
-class Mortal:
-    """A client whose process dies by SIGKILL before its n-th change of the registry."""
-
-    def __init__(self, client: Any, lives: int) -> None:
-        self._client, self._lives = client, lives
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-        if not name.startswith(CHANGES):
-            return method
-
-        def mortal(*arguments: Any, **named: Any) -> Any:
-            if self._lives == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._lives -= 1
-            return method(*arguments, **named)
-
-        return mortal
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -114,7 +63,7 @@ def scenarios(root: Path, times: int, moments: random.Random) -> list[dict[str, 
     for seed in (1, 2, 3):
         export_drafter(root / "exports" / str(seed), seed)
     prepared = root / "one-champion"
-    in_a_process(lambda: _prepare(prepared, root / "exports"))  # no connection to its database may be in our memory when it is copied
+    in_a_process(lambda: prepare(prepared, root / "exports"))  # no connection to its database may be in our memory when it is copied
     count = iter(range(10_000))
 
     def stage() -> Stage:
@@ -124,23 +73,14 @@ def scenarios(root: Path, times: int, moments: random.Random) -> list[dict[str, 
 
     empty = Stage(root / "empty", root / "exports")
     empty.root.mkdir(exist_ok=True)
-    rows = [_row("no champion yet", empty, lambda: attempt(empty, empty.workspace(EQUAL, 1)), FIRST)]
+    rows = [row_of("no champion yet", empty, lambda: attempt(empty, empty.workspace(EQUAL, 1)), FIRST)]
     for name, act, expected in SITUATIONS:
         place = stage()
-        rows.append(_row(name, place, lambda act=act, place=place: act(place), expected))
-    rows += killed(stage, "promotion", lambda registry, place: _promote(registry, place), SECOND)
-    rows += killed(stage, "rollback", lambda registry, place: alias_moves.roll_back(registry), FIRST, before=_promote_second)
+        rows.append(row_of(name, place, lambda act=act, place=place: act(place), expected))
+    rows += killed(stage, "promotion", lambda registry, place: promote(registry, place), SECOND)
+    rows += killed(stage, "rollback", lambda registry, place: alias_moves.roll_back(registry), FIRST, before=promote_second)
     rows += [at_once(stage(), moments) for _ in range(times)]
     return rows
-
-
-def attempt(place: Stage, workspace: Workspace, settings: PromotionSettings = SETTINGS, measure: Any = None) -> str:
-    """One promotion in this process; gives what it said."""
-    try:
-        conclude(place.registry, judge(workspace, place.registry, settings, measure or _not_measured))
-    except DflashError as error:
-        return str(error)
-    return "promoted"
 
 
 def spoilt(spoil: Callable[[Path], None]) -> Callable[[Stage], str]:
@@ -211,7 +151,7 @@ def otherwise_and_unmeasurable(place: Stage) -> str:
 
 def refused(place: Stage) -> str:
     workspace = place.workspace(STRONG)
-    judgement = judge(workspace, place.registry, SETTINGS, _not_measured)
+    judgement = judge(workspace, place.registry, SETTINGS, not_measured)
     try:
         refuse(place.registry, judgement, "not on a Friday")
     except DflashError as error:
@@ -221,7 +161,7 @@ def refused(place: Stage) -> str:
 
 def meanwhile(place: Stage) -> str:
     """It was compared with the first, and by the time a person approves, another one is champion."""
-    judgement = judge(place.workspace(STRONG), place.registry, SETTINGS, _not_measured)
+    judgement = judge(place.workspace(STRONG), place.registry, SETTINGS, not_measured)
     third = register(place.workspace(STRONG, 3), place.registry)
     alias_moves.promote(place.registry, third, place.registry.alias(CHAMPION))
     try:
@@ -253,97 +193,6 @@ SITUATIONS: list[tuple[str, Callable[[Stage], str], dict[str, str]]] = [
     ("rollback", rolled_back_only, FIRST),
     ("rollback with nothing before", rolled_back_too_far, FIRST),
 ]
-
-
-def killed(
-    stage: Callable[[], Stage],
-    name: str,
-    act: Callable[[Registry, Stage], Any],
-    expected: dict[str, str],
-    before: Callable[[Stage], None] | None = None,
-) -> list[dict[str, Any]]:
-    """A row for each change before which the process is killed, until it has one life too many."""
-    rows: list[dict[str, Any]] = []
-    while True:
-        place, lives = stage(), len(rows)
-        if before:
-            in_a_process(lambda place=place: before(place))
-        code = in_a_process(lambda place=place, lives=lives: act(_mortal(place.registry, lives), place))
-        if code != -signal.SIGKILL:
-            return rows if code == 0 else [*rows, {"scenario": f"{name} ended with {code}", "right": False}]
-        between = place.aliases.get(CHAMPION)
-        in_a_process(lambda place=place: act(place.registry, place))
-        row = _row(f"{name} killed before change {lives + 1}", place, lambda between=between: f"champion between: {between}", expected)
-        rows.append(row | {"right": row["right"] and between in ("1", "2")})
-
-
-def at_once(place: Stage, moments: random.Random) -> dict[str, Any]:
-    """Two processes promote a better and a still better drafter at about the same time."""
-    workspaces = [place.workspace(EQUAL, 2), place.workspace(STRONG, 3)]
-    _improve(workspaces[0].root)
-    processes = [forked.Process(target=lambda w=w: attempt_locked(place, w)) for w in workspaces]
-    moments.shuffle(processes)
-    for process in processes:
-        process.start()
-        time.sleep(moments.uniform(0, 0.3))
-    for process in processes:
-        process.join()
-    found = place.aliases
-    tau = float(place.read("select key, value from model_version_tags where key = 'dflash.tau' and version = " + found[CHAMPION])["dflash.tau"])
-    right = tau > 2.5 and place.is_at_rest and found[PREVIOUS] != found[CHAMPION]
-    return {"scenario": "two at once", "aliases": found, "said": f"τ of the champion {tau:.2f}", "right": right}
-
-
-def attempt_locked(place: Stage, workspace: Workspace) -> None:
-    """As the flow does it."""
-    with one_at_a_time(MODEL, place.root / "locks"):
-        attempt(place, workspace)
-
-
-def in_a_process(act: Callable[[], Any]) -> int:
-    """Run it in a fork; gives its exit code, negative for the signal that ended it."""
-    process = forked.Process(target=act)
-    process.start()
-    process.join()
-    return process.exitcode if process.exitcode is not None else 1
-
-
-def _prepare(root: Path, exports: Path) -> None:
-    root.mkdir(exist_ok=True)
-    place = Stage(root, exports)
-    attempt(place, place.workspace(EQUAL, 1))
-
-
-def _promote(registry: Registry, place: Stage) -> None:
-    root = place.root / "workspace2"
-    workspace = promotable(root) if root.exists() else place.workspace(STRONG)  # it is there when a killed one is made good
-    conclude(registry, judge(workspace, registry, SETTINGS, _not_measured))
-
-
-def _promote_second(place: Stage) -> None:
-    _promote(place.registry, place)
-
-
-def _mortal(registry: Registry, lives: int) -> Registry:
-    registry.client = Mortal(registry.client, lives)
-    return registry
-
-
-def _improve(root: Path) -> None:
-    """A little over the champion's, which has EQUAL as well."""
-    tree = json.loads((root / "build/evaluation/evaluation.json").read_text(encoding="utf-8"))
-    for prompt in tree["prompts"]:
-        prompt["rounds"] = [3, *prompt["rounds"][1:]]
-    write(root / "build/evaluation/evaluation.json", tree)
-
-
-def _row(name: str, place: Stage, act: Callable[[], str], expected: dict[str, str]) -> dict[str, Any]:
-    said = act()
-    return {"scenario": name, "aliases": place.aliases, "said": said, "right": place.aliases == expected and place.is_at_rest}
-
-
-def _not_measured(workspace: Workspace, drafter: Path) -> dict[str, Any]:
-    raise AssertionError("the champion was measured alike, there is no need to do it again")
 
 
 if __name__ == "__main__":

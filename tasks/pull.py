@@ -134,7 +134,10 @@ def restore(cache: Path, digest: str, into: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(cached(cache, entry["md5"]), target)
     except OSError as error:
-        raise DataError(f"{cache} lacks {error.filename}, a part of {digest}, and no DVC remote of the project has it. Set the remote that has it, or bring the cache back.") from None
+        raise DataError(
+            f"{cache} lacks {error.filename}, a part of {digest}, and no DVC remote of the project has it. "
+            "Set the remote that has it, or bring the cache back."
+        ) from None
     return into
 
 

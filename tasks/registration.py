@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash_core.errors import ConfigError
 from tasks import lineage, mlflow_store, run_outputs
-from tasks.registry import CANDIDATE, Registry, Version
+from tasks.registry import CANDIDATE, CHAMPION, Registry, Version
 from tasks.shipping import delivering
 from tasks.workspace import Workspace
 
@@ -24,7 +24,7 @@ def model_name(workspace: Workspace) -> str:
 
 
 def register(workspace: Workspace, registry: Registry, *, by_reference: bool = False) -> Version:
-    """The version with the drafter in build/drafter, and the alias `candidate` on it; the same bytes are registered once.
+    """The version with the drafter in build/drafter; the same bytes are registered once. It is the `candidate`, unless it is the champion.
 
     Args:
         by_reference: the registry holds the drafter's DVC digest and no copy of its files.
@@ -37,7 +37,9 @@ def register(workspace: Workspace, registry: Registry, *, by_reference: bool = F
         raise ConfigError(f"{drafter} does not exist, expected the drafter that stage prove leaves there. Train first.")
     digest = drafter_digest(lineage.file_digests(drafter))
     version = registry.with_tag(DRAFTER_TAG, digest) or _create(workspace, registry, drafter, digest, by_reference)
-    registry.point(CANDIDATE, version.number)
+    champion = registry.alias(CHAMPION)
+    if champion is None or champion.number != version.number:
+        registry.point(CANDIDATE, version.number)
     return version
 
 

@@ -228,7 +228,7 @@ def test_a_champion_that_cannot_be_measured_stays(make: Any, served: Registry, a
 
 def test_the_same_drafter_again_is_nothing_to_do(make: Any, served: Registry) -> None:
     run(make(EQUAL, 1), served)
-    assert aliases(served) == {CANDIDATE: "1", CHAMPION: "1"} and len(served.versions()) == 1
+    assert aliases(served) == {CHAMPION: "1"} and len(served.versions()) == 1
 
 
 class Killed(BaseException):

@@ -14,6 +14,7 @@ import pytest
 
 from dflash_core.errors import ConfigError
 from tasks.services import daemon as daemon_module
+from tasks.services.__main__ import down
 from tasks.services.daemon import Daemon
 from tasks.services.machine import Machine
 
@@ -92,6 +93,19 @@ def test_everything_listens_on_loopback_and_is_quiet(tmp_path: Path) -> None:
     assert all("127.0.0.1" in url for url in (machine.prefect_api, machine.mlflow_uri))
     assert "@127.0.0.1:5433/prefect" in prefect.environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
     assert all(os.environ[name] == value for name, value in {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "true"}.items())
+
+
+def test_artifacts_may_lie_in_another_store(tmp_path: Path) -> None:
+    (_, here), (_, there) = Machine(directory=tmp_path).servers(), Machine(directory=tmp_path, artifacts="s3://bucket/mlflow").servers()
+    assert here.command[-1] == str(tmp_path / "mlflow-artifacts") and there.command[-2:] == ("--artifacts-destination", "s3://bucket/mlflow")
+
+
+def test_whatever_was_started_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Daemon(name="postgres", command=SLEEP, directory=tmp_path)
+    monkeypatch.setattr(Machine, "database_servers", lambda machine: [database] if machine.database == "postgres" else [])
+    database.start()
+    down(Machine(directory=tmp_path))  # without DB=postgres
+    assert database.process() is None
 
 
 def test_a_worker_of_the_gpu_pool_runs_one_at_a_time(tmp_path: Path) -> None:
