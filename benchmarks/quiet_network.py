@@ -5,14 +5,16 @@
 
 In a network namespace that has loopback only (unshare), under strace, which follows all children: Prefect's and MLflow's servers
 and the workers start, and the tiny chain runs through a deployment. What connects to any other address, or asks a name server
-at all, is listed. Exit status 0 means that nothing does. Needs strace, and root or user namespaces.
+at all, is listed. Beside strace, in the same namespace, Chromium opens the pages of both servers (page_visit.py), and its own net log
+is the witness: every address that it asks for is listed unless it is loopback. Exit status 0 means that both lists are empty.
+Needs strace, chromium, and root or user namespaces.
 """
 
 import argparse
 import json
 import os
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from page_visit import ask_for_visit, visited
 from results import leave
 
 # Set, so that our defaults for them don't apply.
@@ -42,21 +45,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.inside:
-        run_everything(options.inside)
+        run_everything(options.inside, options.analytics)
         return 0
     with tempfile.TemporaryDirectory(prefix="quiet-network-") as directory:
         result = watch(Path(directory), options.analytics)
-    return leave(result, options.json, not result["outside"])
+    return leave(result, options.json, not result["outside"] and not result["pages_asked_outside"])
 
 
 def watch(directory: Path, analytics: bool) -> dict[str, Any]:
     """Run everything in the namespace; gives who asked whom."""
     trace = directory / "trace"
     environment = {k: v for k, v in os.environ.items() if k != "CI"} | (ANALYTICS_ON if analytics else {})
-    inside = [sys.executable, __file__, "--inside", str(directory)]
+    inside = [sys.executable, __file__, "--inside", str(directory), *(["--analytics"] if analytics else [])]
+    visitor = shlex.join([sys.executable, str(Path(__file__).with_name("page_visit.py")), str(directory)])
     strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto", "-o", str(trace)]
     namespace = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    script = f"{sys.executable} -c \"{LOOPBACK_UP}\" && exec \"$@\""
+    script = f"{sys.executable} -c \"{LOOPBACK_UP}\" && {{ {visitor} & exec \"$@\"; }}"
     done = subprocess.run([*namespace, "sh", "-c", script, "sh", *strace, *inside], env=environment, check=False)
     if done.returncode:
         raise RuntimeError(f"the run inside ended with {done.returncode}; its output is above")
@@ -67,11 +71,12 @@ def watch(directory: Path, analytics: bool) -> dict[str, Any]:
         for port, address in [found.groups()]
     )
     outside = {address: count for address, count in asked.items() if not _is_loopback(address) or address.endswith(f":{NAME_SERVER}")}
-    return {"outside": outside, "loopback_connections": sum(asked.values()) - sum(outside.values()), "analytics": analytics}
+    counts = {"loopback_connections": sum(asked.values()) - sum(outside.values()), **visited(directory)}
+    return {"outside": outside, **counts, "analytics": analytics}
 
 
-def run_everything(directory: Path) -> None:
-    """Servers, workers, and one run of the chain through a deployment."""
+def run_everything(directory: Path, analytics: bool) -> None:
+    """Servers, workers, one run of the chain through a deployment, and a visit of the pages by the process beside strace."""
     from services_site import site, wait_for
     from stop_matrix import FINAL, PROFILE, RUN_S, tiny_settings  # imports torch, which the watcher needn't
 
@@ -80,7 +85,7 @@ def run_everything(directory: Path) -> None:
         wait_for(lambda: place.state(run_id)[0] in FINAL, RUN_S, "the run")
         if place.state(run_id)[0] != "COMPLETED":
             raise RuntimeError(json.dumps(place.state(run_id)))
-        shutil.rmtree(place.workspace_of(PROFILE, run_id))
+        ask_for_visit(directory, place, run_id, analytics)
 
 
 def _is_loopback(address: str) -> bool:

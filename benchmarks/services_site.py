@@ -33,6 +33,11 @@ class Site:
     machine: Machine
     client: SyncPrefectClient
 
+    @property
+    def prefect_page(self) -> str:
+        """What a person opens in a browser."""
+        return self.machine.prefect_api.removesuffix("/api")
+
     def workspace_of(self, profile: str, run_id: str) -> Path:
         """Where a deployment's run works."""
         return self.project / "workspaces" / f"{profile}-{run_id[:8]}"

@@ -1,12 +1,13 @@
-"""Starts the same run by REST, by the command line and by cron, forced to run, and compares what comes out; then says it again unforced.
+"""Starts the same run in Prefect's page, by REST, by the command line and by cron, forced to run, and compares what comes out.
 
-    python benchmarks/starts.py --json starts.json
+    python benchmarks/starts.py --screenshots pictures/ --json starts.json
     python benchmarks/starts.py --db postgres --s3
 
-A copy of the project with servers and workers of its own. All must end Completed with the same digests of weights, moments and
-generators. A run that isn't forced must then find every stage up to date; its seconds, from the flow's start to its end, are noted,
-and so is what `dvc status` says in its workspace. With --s3, MLflow's artifacts and DVC's outputs lie in an S3 store
-(s3_store.py), from which they must come back whole. Exit status 0 means that all of this holds.
+A copy of the project with servers and workers of its own. The page is opened in Chromium: its form is filled in and its button
+pressed. All must end Completed with the same digests of weights, moments and generators. A run that isn't forced must then find
+every stage up to date; its seconds, from the flow's start to its end, are noted, and so is what `dvc status` says in its
+workspace. A run with another learning rate must do the training again, and nothing before it. With --s3, MLflow's artifacts and
+DVC's outputs lie in an S3 store (s3_store.py), from which they must come back whole. Exit status 0 means that all of this holds.
 """
 
 import argparse
@@ -19,18 +20,26 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+from browser import browser
 from kill_campaign import final_state
 from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.schedules import CronSchedule
+from prefect_page import start_run, take_pictures
 from results import leave
 from s3_store import Store, brought_back, s3_store
 from services_site import Site, run_command, site, wait_for
-from stop_matrix import FINAL, PROFILE, RUN_S, tiny_settings
+from stop_matrix import FINAL, PROFILE, tiny_settings
 
 STEPS = 20
 SECONDS_ALLOWED = 5.0
+RUN_S = 1200.0
 DEPLOYMENT = "train-drafter/train-drafter"
+PARAMETERS: dict[str, Any] = {"profile": PROFILE}
+CHANGED = ["evaluate", "prove", "report", "train"]
+ARTIFACTS = {"data-gate", "training-progress", "training-loss", "checkpoint-proofs", "drafter-acceptance", "diagnosis"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,46 +47,75 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--db", choices=("sqlite", "postgres"), default="sqlite", help="of both servers")
     parser.add_argument("--s3", action="store_true", help="an S3 store for MLflow's artifacts and as DVC's remote")
+    parser.add_argument("--screenshots", type=Path, help="directory for pictures of the form, the run and its artifacts")
     parser.add_argument("--json", type=Path, help="file to write; default: print")
     options = parser.parse_args(arguments)
+    if options.screenshots:
+        options.screenshots.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="starts-") as directory:
         Path(directory).chmod(0o755)  # PostgreSQL runs as another user than root
         with s3_store() if options.s3 else nullcontext() as store:
-            result = compare(Path(directory), options.db, store)
+            result = compare(Path(directory), options.db, store, options.screenshots)
     return leave(result, options.json, result["holds"])
 
 
-def compare(directory: Path, database: str, store: Store | None = None) -> dict[str, Any]:
-    """Each way once, then one unforced run."""
+def compare(directory: Path, database: str, store: Store | None = None, pictures: Path | None = None) -> dict[str, Any]:
+    """Each way once, then one run with nothing to do, then one with a change."""
     began = time.monotonic()
     with site(directory, PROFILE, tiny_settings(directory / "inputs", STEPS), database, store and store.artifacts) as place:
         if store:
             store.use_as_remote(place.project)
-        rows = {name: _finished(place, start(place, {"profile": PROFILE, "force": True})) for name, start in WAYS.items()}
+        rows = {name: _finished(place, start(place, PARAMETERS | {"force": True})) for name, start in WAYS.items()}
         digests = {json.dumps(row.pop("digests"), sort_keys=True) for row in rows.values()}
-        run_id = _by_rest(place, {"profile": PROFILE})
-        unforced = _finished(place, run_id)
-        workspace = place.workspace_of(PROFILE, run_id)
-        unforced |= {"dvc_status": run_command(workspace, "-m", "dvc", "status").strip(), "stages_run": sorted(_logs(workspace))}
-        unforced.pop("digests")
-        back = brought_back(place, store, workspace, directory / "back") if store else {}
-    completed = all(row["state"] == "Completed" for row in [*rows.values(), unforced])
-    quick = unforced["flow_seconds"] <= SECONDS_ALLOWED and not unforced["stages_run"] and "up to date" in unforced["dvc_status"]
-    holds = completed and quick and len(digests) == 1 and all(back.values())
-    result = {"ways": rows, "same_digests": len(digests) == 1, "unforced": unforced, "database": database, "s3": back, "holds": holds}
-    return result | {"seconds": round(time.monotonic() - began, 1)}
+        unforced = _again(place, _by_rest(place, PARAMETERS))
+        changed = _again(place, _by_page(place, PARAMETERS | {"changes": {"learning_rate": 0.001}}, pictures))
+        back = brought_back(place, store, place.workspace_of(PROFILE, unforced["run"]), directory / "back") if store else {}
+        artifacts = _artifacts(place, rows["page"]["run"], pictures)
+    completed = all(row["state"] == "Completed" for row in [*rows.values(), unforced, changed])
+    quick = unforced["flow_seconds"] <= SECONDS_ALLOWED and not unforced["stages_run"]
+    clean = all("up to date" in row["dvc_status"] for row in (unforced, changed))
+    holds = completed and quick and clean and len(digests) == 1 and changed["stages_run"] == CHANGED and artifacts >= ARTIFACTS and all(back.values())
+    result = {"ways": rows, "same_digests": len(digests) == 1, "unforced": unforced, "changed": changed}
+    return result | {"artifacts": sorted(artifacts), "database": database, "s3": back, "seconds": round(time.monotonic() - began, 1), "holds": holds}
+
+
+def _again(place: Site, run_id: str) -> dict[str, Any]:
+    """A run that isn't forced: which stages ran, and what DVC says of its workspace afterwards."""
+    row = _finished(place, run_id)
+    workspace = place.workspace_of(PROFILE, run_id)
+    del row["digests"]
+    return row | {"dvc_status": run_command(workspace, "-m", "dvc", "status").strip(), "stages_run": sorted(_logs(workspace))}
 
 
 def _finished(place: Site, run_id: str) -> dict[str, Any]:
     wait_for(lambda: place.state(run_id)[0] in FINAL, RUN_S, "the run")
     run = place.client.read_flow_run(run_id)
     state = final_state(place.workspace_of(PROFILE, run_id)) if run.state.name == "Completed" else {}
-    return {"state": run.state.name, "flow_seconds": round(run.total_run_time.total_seconds(), 1), "digests": state}
+    return {"run": run_id, "state": run.state.name, "flow_seconds": round(run.total_run_time.total_seconds(), 1), "digests": state}
 
 
 def _logs(workspace: Path) -> set[str]:
     """Stages whose command ran in a workspace."""
     return {path.stem for path in (workspace / "logs").glob("*.log")}
+
+
+def _artifacts(place: Site, run_id: str, pictures: Path | None) -> set[str]:
+    """What the pages of a training and of its diagnosis have to show."""
+    log = place.workspace_of(PROFILE, run_id) / "runs/killed"
+    diagnosis = place.start("diagnose-log", {"log": str(log)})
+    wait_for(lambda: place.state(diagnosis)[0] in FINAL, RUN_S, "the diagnosis")
+    if pictures:
+        with browser() as page:
+            take_pictures(page, place.prefect_page, {"run": run_id, "diagnosis": diagnosis}, pictures)
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(run_id), UUID(diagnosis)]))
+    return {str(artifact.key) for artifact in place.client.read_artifacts(artifact_filter=wanted)}
+
+
+def _by_page(place: Site, parameters: dict[str, Any], pictures: Path | None = None) -> str:
+    """A person with a browser."""
+    found = place.client.read_deployment_by_name(DEPLOYMENT)
+    with browser() as page:
+        return start_run(page, place.prefect_page, str(found.id), parameters, pictures and pictures / "form.png")
 
 
 def _by_rest(place: Site, parameters: dict[str, Any]) -> str:
@@ -121,7 +159,7 @@ def _runs(place: Site) -> set[str]:
     return {str(run.id) for run in place.client.read_flow_runs()}
 
 
-WAYS: dict[str, Callable[[Site, dict[str, Any]], str]] = {"rest": _by_rest, "command": _by_command, "cron": _by_cron}
+WAYS: dict[str, Callable[[Site, dict[str, Any]], str]] = {"page": _by_page, "rest": _by_rest, "command": _by_command, "cron": _by_cron}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,60 @@
+"""What a person does in Prefect's page: fills in the form of a deployment, presses Submit, looks at the run and at its artifacts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from browser import Page
+
+FIELD = (
+    "[...document.querySelectorAll('.schema-form-property')]"
+    ".find(e => e.querySelector('.schema-form-property__label').innerText.split(' (')[0] === {name})"
+)
+VIEW_RUN = "[...document.querySelectorAll('a, button')].find(e => e.innerText === 'View run')"
+
+
+def start_run(page: Page, address: str, deployment: str, parameters: dict[str, Any], form: Path | None = None) -> str:
+    """Fill in the form and press its button; gives the id of the run that the page then shows. `form` takes a picture before."""
+    page.size(1500)
+    page.open(f"{address}/deployments/deployment/{deployment}/run", "Submit")
+    page.wait(f"{_field('profile')}.querySelector('textarea').value")  # the deployment's own value, which comes last
+    for name, value in parameters.items():
+        _fill(page, name, value)
+    if form:
+        page.picture(form)
+    page.click("document.querySelector('form button[type=submit]')")
+    page.wait(VIEW_RUN)
+    page.click(VIEW_RUN)
+    page.wait("location.pathname.includes('/flow-run/')")
+    return page.script("location.pathname").rpartition("/")[2]
+
+
+def take_pictures(page: Page, address: str, runs: dict[str, str], directory: Path) -> None:
+    """Of each run that has ended: its page, and its artifacts, NAME.png and NAME-artifacts.png."""
+    for name, run in runs.items():
+        page.size(1100)
+        page.open(f"{address}/runs/flow-run/{run}", "Completed")
+        page.picture(directory / f"{name}.png")
+        page.open(f"{address}/runs/flow-run/{run}?tab=Artifacts", "Artifacts")
+        page.picture(directory / f"{name}-artifacts.png")
+
+
+def _fill(page: Page, name: str, value: Any) -> None:
+    """One field as its type asks for: a switch, a text, a field that is empty until its type is chosen, a group of fields."""
+    if isinstance(value, dict):
+        for inner, inner_value in value.items():
+            _fill(page, inner.replace("_", " ").title(), inner_value)
+        return
+    field = _field(name)
+    if isinstance(value, bool):
+        if page.script(f"{field}.querySelector('input[type=checkbox]').checked") != value:
+            page.click(f"{field}.querySelector('.p-toggle__control, input[type=checkbox]')")
+        return
+    if page.script(f"Boolean({field}.querySelector('.p-button-group'))"):
+        page.click(f"{field}.querySelector('.p-button-group button')")
+        page.wait(f"{field}.querySelector('textarea, fieldset input')")
+    page.type(f"{field}.querySelector('textarea, fieldset input')", str(value))
+
+
+def _field(name: str) -> str:
+    return FIELD.format(name=json.dumps(name))
