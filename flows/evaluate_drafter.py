@@ -9,6 +9,7 @@ from prefect import flow
 from tasks import quiet_errors
 from tasks.command_line import exit_code_of
 from tasks.evaluation import DEFAULT_NAME, compare_with, evaluate_on
+from tasks.forms import OneCheckpoint
 from tasks.tracking import tracked
 from tasks.workspace import open_workspace
 
@@ -22,6 +23,7 @@ def evaluate_drafter(
     drafter: str | None = None,
     name: str = DEFAULT_NAME,
     against: str | None = None,
+    checkpoint: OneCheckpoint | None = None,
 ) -> dict[str, Any]:
     """Measure a drafter of a workspace's target.
 
@@ -31,11 +33,12 @@ def evaluate_drafter(
         drafter: Directory in z-lab's layout; the workspace's own where not given.
         name: Directory below evaluations/ that takes the result.
         against: Name of an earlier result, or a path, to compare with.
+        checkpoint: Name of one of the workspace's run, such as step-00000350, in place of a drafter.
     """
     quiet_errors.install()
     place = open_workspace(workspace)
     with tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
-        measured = evaluate_on(place, tracker, prompt_sets or [], drafter, name)
+        measured = evaluate_on(place, tracker, prompt_sets or [], drafter, name, checkpoint)
         compare_with(place, tracker, name, against)
     return measured
 
@@ -46,10 +49,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workspace", default="demo", help="name below workspaces/")
     parser.add_argument("--prompts", action="append", default=[], metavar="FILE", help="a prompt set; repeatable")
     parser.add_argument("--drafter", help="directory in z-lab's layout; default: the workspace's own")
+    parser.add_argument("--checkpoint", help="name of one of the workspace's run, in place of --drafter")
     parser.add_argument("--name", default=DEFAULT_NAME, help="of the result, below the workspace's evaluations/")
     parser.add_argument("--against", help="name or path of an earlier result to compare with")
     options = parser.parse_args(arguments)
-    return exit_code_of(lambda: evaluate_drafter(options.workspace, options.prompts, options.drafter, options.name, options.against))
+    chosen = (options.prompts, options.drafter, options.name, options.against, options.checkpoint)
+    return exit_code_of(lambda: evaluate_drafter(options.workspace, *chosen))
 
 
 if __name__ == "__main__":

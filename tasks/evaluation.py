@@ -1,9 +1,11 @@
 """The tasks that measure a drafter beside the main flow, with the outcome in MLflow."""
 
+import contextlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,23 @@ DEFAULT_NAME = "latest"
 
 
 @task(cache_policy=NO_CACHE, task_run_name="evaluate {name}")
-def evaluate_on(workspace: Workspace, tracker: Tracker, prompt_sets: Sequence[str], drafter: str | None, name: str) -> dict[str, Any]:
+def evaluate_on(
+    workspace: Workspace, tracker: Tracker, prompt_sets: Sequence[str], drafter: str | None, name: str, checkpoint: str | None = None
+) -> dict[str, Any]:
     """Evaluate by the command line's own means; gives τ and speed. What was measured is recorded also where a gate says no.
 
     Raises:
-        ConfigError: `name` is no directory's name.
+        ConfigError: `name` is no directory's name, or both a drafter and a checkpoint are named.
         CommandFailed: with the command's exit code.
     """
+    if drafter and checkpoint:
+        raise ConfigError(f"drafter {drafter} and checkpoint {checkpoint} are two to measure, expected one. Leave one out.")
     out = result_dir(workspace, name)
     written = out / "evaluation.json"
     written.unlink(missing_ok=True)  # an earlier one must not be taken for this one's
     try:
-        _run(workspace, "evaluate", evaluate_arguments(prompt_sets, drafter, out))
+        with _exported(workspace, checkpoint, out / "drafter") as of_checkpoint:
+            _run(workspace, "evaluate", evaluate_arguments(prompt_sets, drafter or of_checkpoint, out))
     finally:
         record_evaluation(tracker, written)
     tree = json.loads(written.read_text(encoding="utf-8"))
@@ -47,6 +54,20 @@ def compare_with(workspace: Workspace, tracker: Tracker, name: str, against: str
     compared = out / "comparison.json"
     _run(workspace, "compare", ["compare", os.path.abspath(earlier), str(out), "--json", str(compared)])
     record_evaluation(tracker, compared)
+
+
+@contextlib.contextmanager
+def _exported(workspace: Workspace, checkpoint: str | None, out: Path) -> Iterator[str | None]:
+    """The drafter of a checkpoint, for as long as the body runs: it can be exported again, and one may be gigabytes."""
+    if checkpoint is None:
+        yield None
+        return
+    source = workspace.log_file.parent / "checkpoints" / checkpoint
+    try:
+        _run(workspace, "export", ["export", "--checkpoint", str(source), "--out", str(out)])
+        yield str(out)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def evaluate_arguments(prompt_sets: Sequence[str], drafter: str | None, out: Path) -> list[str]:

@@ -14,6 +14,7 @@ Profile = Annotated[
 WorkspaceName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of a directory below workspaces/.")
 ]
+OneCheckpoint = Annotated[str, Field(pattern=r"^step-\d{8,}$", description="Name of a checkpoint, such as step-00000350.")]
 Minutes = Annotated[float, Field(gt=0, le=14 * 24 * 60, description="Stop, with the state saved, after so many minutes.")]
 
 

@@ -17,6 +17,8 @@ from tasks.events import CHECKPOINT_PROVEN, CHECKPOINT_REJECTED, CHECKPOINT_UNPR
 
 FLOW_RUN = "prefect.flow-run."
 BEATS_MISSED = 3
+_CHECKPOINT = "{{ event.payload.checkpoint }}"
+EVALUATED = {"workspace": "{{ event.payload.workspace }}", "checkpoint": _CHECKPOINT, "name": _CHECKPOINT}
 WEBHOOK = "dflash-alarm"
 FAILURES = frozenset(f"{FLOW_RUN}{name}" for name in ("Failed", "Crashed", "TimedOut"))
 REJECTIONS = frozenset((CHECKPOINT_REJECTED, CHECKPOINT_UNPROVEN, DATA_REFUSED, DRAFTER_REFUSED))
@@ -33,8 +35,7 @@ def all_automations(client: SyncPrefectClient, heartbeat_seconds: int, webhook: 
     if (tidy := _deployment(client, "tidy-up/tidy-up")) is not None:
         yield _run_on("tidy-after-crash", {f"{FLOW_RUN}Crashed"}, "prefect.flow-run.*", tidy, {})
     if (evaluate := _deployment(client, "evaluate-drafter/evaluate-drafter")) is not None:
-        parameters = {"workspace": "{{ event.payload.workspace }}", "checkpoint": "{{ event.payload.checkpoint }}"}
-        yield _run_on("evaluate-proven-checkpoints", {CHECKPOINT_PROVEN}, "dflash.checkpoint.*", evaluate, parameters)
+        yield _run_on("evaluate-proven-checkpoints", {CHECKPOINT_PROVEN}, "dflash.checkpoint.*", evaluate, EVALUATED)
     if webhook is not None:
         yield _tell_webhook("tell-of-failed-runs", FAILURES, "prefect.flow-run.*", webhook, RUN_MESSAGE)
         yield _tell_webhook("tell-of-rejections", REJECTIONS, "dflash.*", webhook, EVENT_MESSAGE)

@@ -10,6 +10,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from dflash_core.config import parse_config
 from tasks.forms import _KEYS, TrainingChanges
+from tasks.services.automations import EVALUATED
 from tasks.services.machine import GPU_POOL, LIGHT_POOL
 from tasks.workspace import PROJECT, _with_overrides
 
@@ -44,6 +45,7 @@ def test_a_deployment_is_named_as_its_flow_and_has_a_described_form(name: str) -
         ("retrain-nightly", {"profile": ""}),
         ("validate-checkpoint", {"checkpoint": "step-1"}),
         ("validate-checkpoint", {"workspace": ""}),
+        ("evaluate-drafter", {"checkpoint": "../x"}),
         ("tidy-up", {"keep_days": 0}),
         ("diagnose-log", {"log": ""}),
         ("diagnose-log", {"log": "x", "events": "y"}),
@@ -53,6 +55,10 @@ def test_what_is_out_of_bounds_is_refused_by_the_schema(name: str, parameters: d
     """The server validates by this schema before it schedules anything."""
     with pytest.raises(ValidationError):
         validate(parameters, flow_of(name).parameters.model_dump(), raise_on_error=True, ignore_required=False)
+
+
+def test_what_an_automation_fills_in_is_in_the_form_of_the_deployment_that_it_starts() -> None:
+    assert EVALUATED.keys() <= flow_of("evaluate-drafter").parameters.model_dump()["properties"].keys()
 
 
 def test_every_field_of_the_form_is_a_key_of_the_configuration() -> None:

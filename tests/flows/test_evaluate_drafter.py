@@ -83,6 +83,18 @@ def test_a_measurement_is_run_recorded_and_compared(prefect_server: None, place:
     assert {run.data.metrics["evaluation.acceptance.tau"] for run in found} == {1.75, 2.0}
 
 
+def test_a_checkpoint_is_measured_by_its_export_which_does_not_stay(prefect_server: None, place: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "Supervised", FakeCommand)
+    monkeypatch.setattr(FakeCommand, "ran", [])
+    module.evaluate_drafter("mine", checkpoint="step-00000007", name="seventh")
+    drafter = str(place.root / "evaluations/seventh/drafter")
+    export, evaluate = FakeCommand.ran
+    assert export == ["export", "--checkpoint", str(place.log_file.parent / "checkpoints/step-00000007"), "--out", drafter]
+    assert evaluate[-2:] == ["--drafter", drafter] and not Path(drafter).exists()
+    with pytest.raises(ConfigError, match="two to measure"):
+        module.evaluate_drafter("mine", drafter="other", checkpoint="step-00000007")
+
+
 def test_results_have_a_directory_s_name(place: Workspace) -> None:
     for name in ("../x", "", "a/b"):
         with pytest.raises(ConfigError, match="choose another"):
