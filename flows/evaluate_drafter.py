@@ -7,6 +7,7 @@ from typing import Any
 from prefect import flow
 
 from tasks import quiet_errors
+from tasks.cancelling import obeying_cancel
 from tasks.command_line import exit_code_of
 from tasks.evaluation import DEFAULT_NAME, compare_with, evaluate_on
 from tasks.forms import OneCheckpoint
@@ -37,7 +38,7 @@ def evaluate_drafter(
     """
     quiet_errors.install()
     place = open_workspace(workspace)
-    with tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
+    with obeying_cancel(), tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
         measured = evaluate_on(place, tracker, prompt_sets or [], drafter, name, checkpoint)
         compare_with(place, tracker, name, against)
     return measured

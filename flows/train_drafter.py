@@ -9,6 +9,7 @@ from prefect import flow
 
 from dflash_core.errors import ConfigError
 from tasks import quiet_errors
+from tasks.cancelling import obeying_cancel
 from tasks.command_line import exit_code_of
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges, WorkspaceName
 from tasks.proof import prove
@@ -57,7 +58,7 @@ def train_drafter(
 
 def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
     """Every stage of a workspace that isn't up to date; what completes is where the next run of its line starts."""
-    with in_use(place.root):
+    with obeying_cancel(), in_use(place.root):
         if force or has_changed(place):
             with tracked(place) as tracker:
                 run_stage(place, "prepare", force)

@@ -1,0 +1,77 @@
+"""A run that shows Cancelling ends itself where no worker does it, and only then."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from prefect import Flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Abort
+from prefect.states import Cancelling, Running
+
+from tasks import cancelling
+from tasks.cancelling import obeying_cancel
+
+StateNow = Callable[[], str]
+
+
+class Logger:
+    def warning(self, text: str) -> None:
+        pass
+
+
+@pytest.fixture
+def run_in(prefect_server: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[State], StateNow]:
+    """Makes this process seem to run a deployment's run in the given state; gives a function that tells its state."""
+
+    def run(state: State) -> StateNow:
+        with get_client(sync_client=True) as client:
+            run_id = client.create_flow_run(Flow(lambda: None, name="f"), state=Running()).id
+            client.set_flow_run_state(run_id, state, force=True)
+        monkeypatch.setattr(cancelling.deployment, "get_id", lambda: "a deployment", raising=False)
+        monkeypatch.setattr(cancelling.flow_run, "get_id", lambda: str(run_id), raising=False)
+        monkeypatch.setattr(cancelling, "get_run_logger", Logger)
+
+        def state_now() -> str:
+            with get_client(sync_client=True) as client:
+                return client.read_flow_run(run_id).state.name
+
+        return state_now
+
+    return run
+
+
+def test_a_cancel_that_no_worker_obeys_ends_the_body(run_in: Callable[[State], StateNow]) -> None:
+    state_now = run_in(Cancelling())
+    ended = False
+    with pytest.raises(Abort), obeying_cancel(patience=0.1, poll=0.05):
+        try:
+            time.sleep(30)
+        finally:
+            ended = True  # as a stage does, which saves
+    assert ended and state_now() == "Cancelled"
+
+
+def test_a_body_is_left_alone_while_its_run_goes_on(run_in: Callable[[State], StateNow]) -> None:
+    state_now = run_in(Running())
+    with obeying_cancel(patience=0.1, poll=0.02):
+        time.sleep(0.3)
+    assert state_now() == "Running"
+
+
+def test_a_worker_has_its_time_to_do_it(run_in: Callable[[State], StateNow]) -> None:
+    run_in(Cancelling())
+    with obeying_cancel(patience=60, poll=0.02):
+        time.sleep(0.2)
+
+
+def test_a_server_that_is_away_changes_nothing(run_in: Callable[[State], StateNow], monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in(Running())
+
+    def away(**_: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(cancelling, "get_client", away)
+    with obeying_cancel(patience=0.1, poll=0.02):
+        time.sleep(0.1)
