@@ -1,5 +1,6 @@
 """The processes of one flow run of a site, found by whatever ties them to it, so that one that has left its parent is counted, too."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ def processes_of(run_id: str, directory: Path, services: list[int]) -> set[psuti
     What a process was started with ties it to the site: working directory, command line or any environment variable.
     `services` are the process ids of its servers and workers; what those have started for themselves is theirs.
     """
-    serving = {pid for service in services for pid in _family(service)}
+    serving = {os.getpid(), *(pid for service in services for pid in _family(service))}
     found = set()
     for process in psutil.process_iter():
         try:

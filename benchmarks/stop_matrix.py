@@ -166,6 +166,7 @@ def _after_stop(place: Site, case: Case, run_id: str, before: set[psutil.Process
 def _retry(place: Site, case: Case, run_id: str) -> int:
     """Press the page's button until the run has completed; gives how often."""
     presses = 0
+    _finish(place, run_id)  # one that goes on although it was stopped must not be started twice
     while place.state(run_id)[0] != "COMPLETED" and presses < (MOST_RETRIES if case.name == "time-out" else 1):
         presses += 1
         set_state(place, run_id, {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}, force=False)

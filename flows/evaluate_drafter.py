@@ -7,11 +7,11 @@ from typing import Any
 from prefect import flow
 
 from tasks import quiet_errors
-from tasks.cancelling import obeying_cancel
 from tasks.command_line import exit_code_of
 from tasks.evaluation import DEFAULT_NAME, compare_with, evaluate_on
 from tasks.forms import OneCheckpoint
 from tasks.tracking import tracked
+from tasks.worker_watch import watching_worker
 from tasks.workspace import open_workspace
 
 EXAMPLE = "Example: python -m flows.evaluate_drafter --workspace demo --prompts gsm8k/test.jsonl --name weekly"
@@ -38,7 +38,7 @@ def evaluate_drafter(
     """
     quiet_errors.install()
     place = open_workspace(workspace)
-    with obeying_cancel(), tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
+    with watching_worker(), tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
         measured = evaluate_on(place, tracker, prompt_sets or [], drafter, name, checkpoint)
         compare_with(place, tracker, name, against)
     return measured

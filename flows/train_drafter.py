@@ -9,7 +9,6 @@ from prefect import flow
 
 from dflash_core.errors import ConfigError
 from tasks import quiet_errors
-from tasks.cancelling import obeying_cancel
 from tasks.command_line import exit_code_of
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges, WorkspaceName
 from tasks.proof import prove
@@ -18,6 +17,7 @@ from tasks.summary import print_summary
 from tasks.this_run import default_workspace, time_limit
 from tasks.tracking import record_outputs, tracked
 from tasks.training import train
+from tasks.worker_watch import watching_worker
 from tasks.workspace import Workspace, in_use, make_workspace, publish_workspace
 
 EXAMPLE = "Example: python -m flows.train_drafter --profile mine.yaml --set training.epochs=2"
@@ -58,7 +58,7 @@ def train_drafter(
 
 def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
     """Every stage of a workspace that isn't up to date; what completes is where the next run of its line starts."""
-    with obeying_cancel(), in_use(place.root):
+    with watching_worker(), in_use(place.root):
         if force or has_changed(place):
             with tracked(place) as tracker:
                 run_stage(place, "prepare", force)

@@ -1,12 +1,14 @@
-"""Ends a run that was cancelled also where its worker doesn't see to it.
+"""Does for a run what its worker would, where that is gone or listens no more.
 
-Prefect's worker listens for cancels, and gives up for good where its server is away for some half a minute: the page then
-shows Cancelling for ever, and the training goes on. So a run looks at its own state, too.
+When a worker is killed, nobody tells the flow's process, which would go on with nobody to stop it. And a worker gives up listening
+for cancels where its server is away for some 20 seconds: the page then shows Cancelling for ever, and the training goes on.
 """
 
 import contextlib
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from uuid import UUID
@@ -17,9 +19,10 @@ from prefect.exceptions import Abort
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 1.0
+ASK_SECONDS = 5.0
 PATIENCE_SECONDS = 35.0  # a worker that listens ends the run within 30 s, at last by force
-_SIGNAL = signal.SIGUSR1
+_CANCEL = signal.SIGUSR1
 
 
 class _CancelSeen(BaseException):
@@ -27,18 +30,20 @@ class _CancelSeen(BaseException):
 
 
 @contextlib.contextmanager
-def obeying_cancel(patience: float = PATIENCE_SECONDS, poll: float = POLL_SECONDS) -> Iterator[None]:
-    """End the body, in the main thread, where a deployment's run has been Cancelling for so long; it is then Cancelled.
+def watching_worker(patience: float = PATIENCE_SECONDS, ask: float = ASK_SECONDS, poll: float = POLL_SECONDS) -> Iterator[None]:
+    """End the body, in the main thread of a deployment's run: as by SIGTERM when the worker has died, which makes the run Crashed.
+    And when the run has been Cancelling for so long; it is then Cancelled.
 
     Raises:
-        Abort: that happened; Prefect's engine then leaves the state as it is.
+        TerminationSignal: the worker is gone.
+        Abort: the run was cancelled; Prefect's engine then leaves the state as it is.
     """
     if not deployment.get_id():  # from a shell, which has Ctrl-C
         yield
         return
     run_id, over = UUID(flow_run.get_id()), threading.Event()
-    watcher = threading.Thread(target=_watch, args=(run_id, over, patience, poll), name="cancel-watch", daemon=True)
-    before = signal.signal(_SIGNAL, _interrupt)
+    watcher = threading.Thread(target=_watch, args=(run_id, over, patience, ask, poll), name="worker-watch", daemon=True)
+    before = signal.signal(_CANCEL, _interrupt)
     watcher.start()
     try:
         yield
@@ -49,16 +54,23 @@ def obeying_cancel(patience: float = PATIENCE_SECONDS, poll: float = POLL_SECOND
     finally:
         over.set()
         watcher.join()  # else its signal could come when nobody takes it
-        signal.signal(_SIGNAL, before)
+        signal.signal(_CANCEL, before)
 
 
-def _watch(run_id: UUID, over: threading.Event, patience: float, poll: float) -> None:
-    seen = 0.0
-    while seen < patience:
-        if over.wait(poll):
+def _watch(run_id: UUID, over: threading.Event, patience: float, ask: float, poll: float) -> None:
+    worker, asked, cancelling_since = os.getppid(), time.monotonic(), None
+    while not over.wait(poll):
+        if os.getppid() != worker:
+            os.kill(os.getpid(), signal.SIGTERM)
             return
-        seen = seen + poll if _is_cancelling(run_id) else 0.0
-    signal.pthread_kill(threading.main_thread().ident, _SIGNAL)
+        now = time.monotonic()
+        if now - asked < ask:
+            continue
+        asked = now
+        cancelling_since = (cancelling_since or now) if _is_cancelling(run_id) else None
+        if cancelling_since is not None and now - cancelling_since >= patience:
+            signal.pthread_kill(threading.main_thread().ident, _CANCEL)
+            return
 
 
 def _is_cancelling(run_id: UUID) -> bool:
