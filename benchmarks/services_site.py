@@ -18,6 +18,7 @@ import yaml
 from kill_campaign import PROJECT
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from run_processes import processes_of
 
 from tasks.services.machine import Database, Machine
 
@@ -56,14 +57,10 @@ class Site:
         """`up` or `down`, by the copy's own command."""
         run_command(self.project, "-m", "tasks.services", what, *_options(self.machine))
 
-    def processes(self) -> list[psutil.Process]:
-        """Those that work in one of the copy's workspaces: stages, launchers, ranks."""
-        found = []
-        for process in psutil.process_iter(["cwd"]):
-            cwd = process.info["cwd"]
-            if cwd and Path(cwd).is_relative_to(self.project / "workspaces"):
-                found.append(process)
-        return found
+    def processes(self, run_id: str) -> set[psutil.Process]:
+        """A run's: the flow's own, stages, launchers, ranks, and whatever they have started."""
+        services = [read_pid(self.machine, file.stem) for file in self.machine.directory.glob("*.pid")]
+        return processes_of(run_id, self.project.parent, services)
 
 
 @contextmanager

@@ -5,13 +5,14 @@
 
 A copy of the project with servers and workers of its own trains a tiny drafter in two ranks. Each case is one row: whether a
 process was left after 60 s, the final state within 150 s (and after how long), the checkpoint that was there, whether the
-retry of the same flow run completed under the same MLflow run, and whether weights, moments, generators and the losses of all
-steps are those of the run left alone. Exit status 0 means that all is as it must be in every row.
+retry of the same flow run went on from it and completed under the same MLflow run, and whether weights, moments, generators and
+the losses of all steps are those of the run left alone. Where the server restarts, the run must go on by itself, in one session.
+Cancel and retry are the requests that the page's buttons send. At the end no task run may seem to go on, and every run
+must still show what it showed. Exit status 0 means that all is as it must be.
 """
 
 import argparse
-import os
-import signal
+import json
 import sys
 import tempfile
 import time
@@ -20,15 +21,33 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 from kill_campaign import PARAMS, final_state, last_step, make_workspace
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
 from prefect.client.schemas.objects import StateType
-from prefect.states import Cancelling, Scheduled
 from results import leave
-from services_site import Site, read_pid, run_command, site, wait_for
+from run_processes import described, runs
+from services_site import Site, site, wait_for
+from ways_to_stop import CASES, Case, set_state
+
+from dflash_core.training.log_reader import all_records
+from dflash_core.training.records import ResumeRecord, StartRecord
+from tasks import mlflow_store
+from tasks.shipping import KIND_TAG
 
 PROFILE = "stopped"
-STEPS = 240
+STEPS = 140
 FIRST_STEP = 40  # of the session that is stopped
+BEFORE_TRAINING = ("prepare", "bucket", "check-data", "features")
+BEFORE_TRAINING_S = 6.0  # to find that these are up to date, on a busy machine
+LIMIT_STEP = 90  # about where the time limit comes
+MOST_RETRIES = 5  # of a run that has a time limit, which holds for each attempt
 ORPHAN_S, STATE_S, RUN_S = 60.0, 150.0, 600.0
 FINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
 
@@ -41,24 +60,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="file to write; default: print")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="stop-matrix-") as directory:
-        rows = matrix(Path(directory), options.only, options.n)
-    return leave({"cases": rows, "n": options.n}, options.json, all(row["as_it_must_be"] for row in rows))
+        result = matrix(Path(directory), options.only, options.n)
+    return leave(result, options.json, result["as_it_must_be"])
 
 
-def matrix(directory: Path, cases: list[str], times: int) -> list[dict[str, Any]]:
-    """A row for each case and time."""
-    settings = tiny_settings(directory / "inputs", STEPS)
-    with site(directory, PROFILE, settings) as place:
-        undisturbed = _start(place)
-        wait_for(lambda: place.state(undisturbed)[0] in FINAL, RUN_S, "the run left alone")
-        if place.state(undisturbed)[0] != "COMPLETED":
-            raise RuntimeError(f"the run left alone failed: {place.client.read_flow_run(undisturbed).state.message}")
-        expected = final_state(place.workspace_of(PROFILE, undisturbed))
+def matrix(directory: Path, cases: list[str], times: int) -> dict[str, Any]:
+    """A row for each time and case, and what holds of all of them."""
+    with site(directory, PROFILE, tiny_settings(directory / "inputs", STEPS)) as place:
+        _leave_out_evaluations(place)
+        expected, limit_s = _left_alone(place)
         rows = []
-        for case in [case for case in cases for _ in range(times)]:
-            rows.append(stop_and_retry(place, case, expected))
-            print(rows[-1], file=sys.stderr, flush=True)
-    return rows
+        for case in [CASES[name] for _ in range(times) for name in cases]:
+            rows.append(_row(place, case, limit_s, expected))
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        changed = [row["case"] for row in rows if "run_id" in row and place.state(row["run_id"])[1] != row["after_retry"]]
+        _finish(place, place.start("tidy-up", {}))
+        open_task_runs = _open_task_runs(place)
+    good = not changed and not open_task_runs and not any(row["wrong"] for row in rows)
+    return {"cases": rows, "n": times, "time_limit_s": limit_s, "changed_later": changed, "open_task_runs": open_task_runs, "as_it_must_be": good}
 
 
 def tiny_settings(directory: Path, num_steps: int) -> dict[str, Any]:
@@ -75,130 +94,146 @@ def tiny_settings(directory: Path, num_steps: int) -> dict[str, Any]:
     }
 
 
-def stop_and_retry(place: Site, case: str, expected: dict[str, Any]) -> dict[str, Any]:
+def _row(place: Site, case: Case, limit_s: float, expected: dict[str, Any]) -> dict[str, Any]:
+    """`stop_and_retry`, or what kept it from its end; the other rows are measured nevertheless."""
+    try:
+        return stop_and_retry(place, case, limit_s, expected)
+    except (RuntimeError, psutil.Error, ValueError, OSError) as error:
+        place.services("up")
+        return {"case": case.name, "wrong": [f"{type(error).__name__}: {error}"]}
+
+
+def stop_and_retry(place: Site, case: Case, limit_s: float, expected: dict[str, Any]) -> dict[str, Any]:
     """One row."""
-    stop, states = CASES[case]
-    run_id = _start(place, time_limit_minutes=TIME_LIMIT_MINUTES) if case == "time-out" else _start(place)
+    began = time.time()
+    run_id = _start(place, **({"time_limit_minutes": limit_s / 60} if case.name == "time-out" else {}))
     workspace = place.workspace_of(PROFILE, run_id)
-    wait_for(lambda: last_step(workspace) >= FIRST_STEP, RUN_S, "training")
-    began = time.monotonic()
-    stop(place, run_id)
-    orphans_s = _seconds(lambda: not place.processes(), ORPHAN_S) if case != "server-restarted" else 0.0
-    state_s = _seconds(lambda: place.state(run_id)[0] in FINAL, RUN_S if case == "server-restarted" else STATE_S)
-    state = place.state(run_id)
-    checkpoints = sorted(path.name for path in (workspace / "runs/killed/checkpoints").glob("step-????????"))
-    stopped_at = last_step(workspace)
+    wait_for(lambda: last_step(workspace) >= FIRST_STEP or place.state(run_id)[0] in FINAL, RUN_S, "training")
+    before = {process for member in place.processes(run_id) for process in (member, *member.children(recursive=True))}
+    case.stop(place, run_id)
+    row = {"case": case.name, "processes": len(before)} | _after_stop(place, case, run_id, before)
     place.services("up")  # what was killed of them
-    if state[0] != "COMPLETED":
-        place.client.set_flow_run_state(run_id, Scheduled(message="retried"), force=True)
-        time.sleep(1)
-        _seconds(lambda: place.state(run_id)[0] in FINAL, RUN_S)
-    found = final_state(workspace)
-    row = {
-        "case": case,
-        "state": "/".join(state),
-        "state_right": state[1] in states,
-        "gone_after_s": orphans_s,
-        "state_after_s": state_s,
-        "checkpoints": checkpoints,
-        "stopped_at": stopped_at,
-        "after_retry": place.state(run_id)[1],
-        "mlflow_runs": _mlflow_runs(place, run_id),
-        "identical": found == expected,
-        "seconds": round(time.monotonic() - began, 1),
+    row["retries"] = _retry(place, case, run_id)
+    run = place.client.read_flow_run(run_id)
+    row |= {"after_retry": run.state.name, "run_count": run.run_count, "resumed_from": _resumed_from(workspace)}
+    row |= {"mlflow": _mlflow_runs(place, began), "identical": final_state(workspace) == expected}
+    row |= {"seconds": round(time.time() - began, 1), "run_id": run_id}
+    return row | {"wrong": _wrong(case, row)}
+
+
+def _leave_out_evaluations(place: Site) -> None:
+    """Each run's proven checkpoints would be evaluated one after the other, and the next case's run wait for the node."""
+    file = place.project / "prefect.yaml"
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    tree["deployments"] = [deployment for deployment in tree["deployments"] if deployment["name"] != "evaluate-drafter"]
+    file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    place.client.delete_deployment(place.client.read_deployment_by_name("evaluate-drafter/evaluate-drafter").id)
+    place.client.delete_automation(place.client.find_automation("evaluate-proven-checkpoints").id)
+
+
+def _left_alone(place: Site) -> tuple[dict[str, Any], float]:
+    """What must come out, and a time limit that comes in the middle of the training."""
+    run_id = _start(place)
+    _finish(place, run_id)
+    run, workspace = place.client.read_flow_run(run_id), place.workspace_of(PROFILE, run_id)
+    if run.state.name != "Completed":
+        raise RuntimeError(f"the run left alone failed: {run.state.message}")
+    (train,) = (task for task in place.client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))) if task.name == "train")
+    (reached,) = (r.wall_time for r in all_records(workspace / "runs/killed/train_log.jsonl") if r.kind == "step" and r.step == LIMIT_STEP)
+    return final_state(workspace), round(BEFORE_TRAINING_S + reached - train.start_time.timestamp(), 1)
+
+
+def _after_stop(place: Site, case: Case, run_id: str, before: set[psutil.Process]) -> dict[str, Any]:
+    """After how many seconds the state was final and the processes were gone, and what is left."""
+    workspace = place.workspace_of(PROFILE, run_id)
+
+    def left() -> set[psutil.Process]:
+        return {process for process in before if runs(process)} | place.processes(run_id)
+
+    completed_s = _finish(place, run_id) if case.goes_on else None
+    final = {"state": (lambda: place.state(run_id)[0] in FINAL, STATE_S), "gone": (lambda: not left(), ORPHAN_S)}
+    seconds = _seconds_until(final)
+    return {
+        "gone_after_s": seconds["gone"],
+        "left": described(left()) if seconds["gone"] is None else [],
+        "state": place.state(run_id)[1],
+        "state_after_s": completed_s or seconds["state"],
+        "stopped_at": last_step(workspace),
+        "checkpoints": sorted(path.name for path in (workspace / "runs/killed/checkpoints").glob("step-????????")),
     }
-    good = row["state_right"] and orphans_s is not None and state_s is not None and checkpoints and row["identical"]
-    return row | {"as_it_must_be": bool(good and row["after_retry"] == "Completed" and row["mlflow_runs"] == 1)}
+
+
+def _retry(place: Site, case: Case, run_id: str) -> int:
+    """Press the page's button until the run has completed; gives how often."""
+    presses = 0
+    _finish(place, run_id)  # one that goes on although it was stopped must not be started twice
+    while place.state(run_id)[0] != "COMPLETED" and presses < (MOST_RETRIES if case.name == "time-out" else 1):
+        presses += 1
+        set_state(place, run_id, {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}, force=False)
+        _finish(place, run_id)
+    return presses
+
+
+def _wrong(case: Case, row: dict[str, Any]) -> list[str]:
+    """What isn't as it must be."""
+    newest = int(row["checkpoints"][-1].removeprefix("step-")) if row["checkpoints"] else 0
+    must = {
+        "state": row["state"] == case.state,
+        "state_after_s": row["state_after_s"] is not None,
+        "gone_after_s": row["gone_after_s"] is not None,
+        "stopped_at": case.goes_on or row["stopped_at"] < STEPS,
+        "checkpoints": newest > 0,
+        "retries": (row["retries"] == 0) == case.goes_on,
+        "after_retry": row["after_retry"] == "Completed",
+        "run_count": row["run_count"] == 1 + row["retries"],
+        "resumed_from": row["resumed_from"][:1] == ([] if case.goes_on else [newest]) and all(row["resumed_from"]),
+        "mlflow": row["mlflow"] == ["FINISHED"],
+        "identical": row["identical"],
+    }
+    return [what for what, holds in must.items() if not holds]
 
 
 def _start(place: Site, **more: Any) -> str:
-    """A run that trains, whatever was published: only what comes before training may be taken over."""
-    for published in (place.project / "workspaces/.published").glob("*.json"):
-        published.unlink()
+    """A run that trains, whatever was published: only what comes before training is taken over."""
+    for file in (place.project / "workspaces/.published").glob("*.json"):
+        published = json.loads(file.read_text(encoding="utf-8"))
+        lock = yaml.safe_load(published["lock"])
+        lock["stages"] = {name: lock["stages"][name] for name in BEFORE_TRAINING}
+        file.write_text(json.dumps(published | {"lock": yaml.safe_dump(lock)}), encoding="utf-8")
     return place.start("train-drafter", {"profile": PROFILE, **more})
 
 
-def _seconds(condition: Callable[[], bool], limit: float) -> float | None:
-    try:
-        return wait_for(condition, limit, "")
-    except RuntimeError:
-        return None
+def _finish(place: Site, run_id: str) -> float:
+    return wait_for(lambda: place.state(run_id)[0] in FINAL, RUN_S, "the end of a run")
 
 
-def _cancel(place: Site, run_id: str) -> None:
-    place.client.set_flow_run_state(run_id, Cancelling())
+def _seconds_until(conditions: dict[str, tuple[Callable[[], bool], float]]) -> dict[str, float | None]:
+    """When each was met first; None for one that wasn't within its limit."""
+    began, met = time.monotonic(), dict.fromkeys(conditions)
+    while open_ones := [name for name, (_, limit) in conditions.items() if met[name] is None and time.monotonic() - began < limit]:
+        met |= {name: round(time.monotonic() - began, 1) for name in open_ones if conditions[name][0]()}
+        time.sleep(0.1)
+    return met
 
 
-def _wait_for_time_out(place: Site, run_id: str) -> None:
-    wait_for(lambda: place.state(run_id)[0] != StateType.RUNNING.value, TIME_LIMIT_MINUTES * 60 + STATE_S, "the time-out")
+def _resumed_from(workspace: Path) -> list[int]:
+    """The step that each session but the first went on from; 0 for one that began again."""
+    records = [r for r in all_records(workspace / "runs/killed/train_log.jsonl") if isinstance(r, StartRecord | ResumeRecord)]
+    return [record.step for record in records[1:]]
 
 
-def _flow_process(place: Site) -> psutil.Process:
-    """The process that runs the flow: the parent of the topmost that works in the workspace."""
-    stages = place.processes()
-    inner = {process.pid for process in stages}
-    return next(process.parent() for process in stages if process.ppid() not in inner)
+def _mlflow_runs(place: Site, since: float) -> list[str]:
+    """How each training that began since then ended, by MLflow's account."""
+    client = mlflow_store.client_of(place.machine.mlflow_uri)
+    found = client.search_runs([mlflow_store.experiment_id(client, place.machine.mlflow_uri)], f"tags.`{KIND_TAG}` = 'train'")
+    return [run.info.status for run in found if run.info.start_time >= since * 1000]
 
 
-def _launcher(place: Site) -> psutil.Process:
-    inner = {process.pid for process in place.processes()}
-    return next(process for process in place.processes() if process.ppid() not in inner)
+def _open_task_runs(place: Site) -> int:
+    """Those that seem to go on; no flow run does."""
+    seeming = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])))
+    return len(place.client.read_task_runs(task_run_filter=seeming))
 
-
-def _signal_flow(number: int) -> Callable[[Site, str], None]:
-    return lambda place, run_id: _flow_process(place).send_signal(number)
-
-
-def _kill_worker(place: Site, run_id: str) -> None:
-    os.kill(read_pid(place.machine, "worker-gpu"), signal.SIGKILL)
-
-
-def _kill_launcher(place: Site, run_id: str) -> None:
-    _launcher(place).kill()
-
-
-def _kill_rank(place: Site, run_id: str) -> None:
-    _launcher(place).children()[-1].kill()
-
-
-def _lose_node(place: Site, run_id: str) -> None:
-    worker = psutil.Process(read_pid(place.machine, "worker-gpu"))
-    doomed = [worker, *worker.children(recursive=True), *place.processes()]
-    for process in doomed:
-        process.suspend()  # so that none acts on the death of another, as if the power had gone
-    for process in doomed:
-        process.kill()
-
-
-def _restart_server(place: Site, run_id: str) -> None:
-    server = psutil.Process(read_pid(place.machine, "prefect"))
-    for process in [*server.children(recursive=True), server]:
-        process.kill()
-    time.sleep(10)
-    place.services("up")
-
-
-def _mlflow_runs(place: Site, run_id: str) -> int:
-    """Runs that the flow run has in MLflow."""
-    code = (
-        "import mlflow; c = mlflow.MlflowClient(); e = c.get_experiment_by_name('dflash');"
-        f"""print(len(c.search_runs([e.experiment_id], "tags.`dflash.flow_run_id` = '{run_id}'")))"""
-    )
-    return int(run_command(place.project, "-c", f"import os; os.environ['MLFLOW_TRACKING_URI'] = '{place.machine.mlflow_uri}'; {code}").split()[-1])
-
-
-TIME_LIMIT_MINUTES = 0.75
-CASES: dict[str, tuple[Callable[[Site, str], None], set[str]]] = {
-    "cancel": (_cancel, {"Cancelled"}),
-    "time-out": (_wait_for_time_out, {"TimedOut"}),
-    "flow-terminated": (_signal_flow(signal.SIGTERM), {"Crashed"}),
-    "flow-killed": (_signal_flow(signal.SIGKILL), {"Crashed"}),
-    "worker-killed": (_kill_worker, {"Crashed"}),
-    "launcher-killed": (_kill_launcher, {"Failed"}),
-    "rank-killed": (_kill_rank, {"Failed"}),
-    "server-restarted": (_restart_server, {"Completed"}),
-    "node-lost": (_lose_node, {"Crashed"}),
-}
 
 if __name__ == "__main__":
     sys.exit(main())

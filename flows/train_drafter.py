@@ -18,6 +18,7 @@ from tasks.summary import print_summary
 from tasks.this_run import default_workspace, time_limit
 from tasks.tracking import record_outputs, tracked
 from tasks.training import train
+from tasks.worker_watch import watching_worker
 from tasks.workspace import Workspace, in_use, make_workspace, publish_workspace
 
 EXAMPLE = "Example: python -m flows.train_drafter --profile mine.yaml --set training.epochs=2"
@@ -58,7 +59,7 @@ def train_drafter(
 
 def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
     """Every stage of a workspace that isn't up to date; what completes is where the next run of its line starts."""
-    with in_use(place.root):
+    with watching_worker(), in_use(place.root):
         if force or has_changed(place):
             with tracked(place) as tracker:
                 run_stage(place, "prepare", force)

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from prefect import get_run_logger, task
@@ -10,6 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterEndTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
     TaskRunFilter,
@@ -25,6 +27,8 @@ from tasks.workspace import OF_A_RUN, WORKSPACES, in_use
 
 OPEN = [StateType.RUNNING, StateType.PENDING]
 OVER = [StateType.CRASHED, StateType.CANCELLED, StateType.FAILED]
+# A run that was retried before anyone tidied up has completed. What its tasks did last is told a few seconds after its end.
+SETTLED = timedelta(minutes=1)
 
 
 @task(cache_policy=NO_CACHE, task_run_name="task runs")
@@ -51,10 +55,14 @@ def remove_old_workspaces(days: int, directory: Path = WORKSPACES) -> list[str]:
 
 
 def _orphans(client: SyncPrefectClient) -> list[TaskRun]:
-    return client.read_task_runs(
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=OVER))),
-        task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=OPEN))),
-    )
+    settled = FlowRunFilterEndTime(before_=datetime.now(UTC) - SETTLED)
+    ended = (FlowRunFilter(state=_of_type(OVER)), FlowRunFilter(state=_of_type([StateType.COMPLETED]), end_time=settled))
+    seeming = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=OPEN)))
+    return [task for runs in ended for task in client.read_task_runs(flow_run_filter=runs, task_run_filter=seeming)]
+
+
+def _of_type(types: list[StateType]) -> FlowRunFilterState:
+    return FlowRunFilterState(type=FlowRunFilterStateType(any_=types))
 
 
 def _needs(directory: Path, line: str) -> Iterator[Path]:

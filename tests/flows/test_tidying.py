@@ -2,12 +2,17 @@
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prefect import Flow, Task
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed, Crashed, Running
 
 from tasks import tidying
-from tasks.tidying import remove_old_workspaces
+from tasks.tidying import end_orphaned_task_runs, remove_old_workspaces
 from tasks.workspace import OF_A_RUN, in_use
 
 
@@ -48,3 +53,24 @@ def test_one_that_a_run_is_in_stays(tmp_path: Path) -> None:
         os.utime(root / "flow.lock", (0, 0))
         assert remove_old_workspaces.fn(30, tmp_path) == []
     assert root.exists()
+
+
+def test_task_runs_that_a_killed_process_left_are_ended_also_where_a_retry_has_completed(
+    prefect_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with get_client(sync_client=True) as client:
+
+        def left_in(state: State) -> TaskRun:
+            run = client.create_flow_run(Flow(lambda: None, name="f"), state=Running())
+            task = client.create_task_run(Task(lambda: None, name="t"), flow_run_id=run.id, dynamic_key="0", state=Running())
+            client.set_flow_run_state(run.id, state, force=True)
+            return task
+
+        def states() -> list[str]:
+            end_orphaned_task_runs.fn()
+            return [client.read_task_run(task.id).state.name for task in tasks]
+
+        tasks = [left_in(Crashed()), left_in(Completed())]
+        assert states() == ["Crashed", "Running"], "what a completed run's task did last may still be on its way"
+        monkeypatch.setattr(tidying, "SETTLED", timedelta(0))
+        assert states() == ["Crashed", "Crashed"]
