@@ -12,6 +12,7 @@ from tasks.command_line import exit_code_of
 from tasks.evaluation import DEFAULT_NAME, Subject, compare_with, evaluate_on
 from tasks.forms import OneCheckpoint, ResultName, WorkspaceName
 from tasks.tracking import tracked
+from tasks.worker_watch import watching_worker
 from tasks.workspace import open_workspace
 
 EXAMPLE = "Example: python -m flows.evaluate_drafter --workspace demo --prompts gsm8k/test.jsonl --name weekly"
@@ -40,7 +41,7 @@ def evaluate_drafter(
     place = open_workspace(workspace)
     subject = Subject(tuple(prompt_sets or ()), drafter, checkpoint)
     name = name or checkpoint or DEFAULT_NAME
-    with tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
+    with watching_worker(), tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
         measured = evaluate_on(place, tracker, subject, name)
         compare_with(place, tracker, name, against)
     return measured
