@@ -11,6 +11,7 @@ from tasks import quiet_errors
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges
 from tasks.inbox import is_new_data, take_in
 from tasks.this_run import own_workspace, time_limit
+from tasks.worker_watch import watching_worker
 from tasks.workspace import WORKSPACES, configuration_of, make_workspace
 
 Inbox = Annotated[str, Field(min_length=1, description="Directory of prompt files (*.jsonl, an id and a prompt a line).")]
@@ -37,7 +38,7 @@ def retrain_nightly(
         time_limit_minutes: Stop, with the training saved, after so long; a retry of the run goes on.
     """
     quiet_errors.install()
-    with time_limit(time_limit_minutes):
+    with watching_worker(), time_limit(time_limit_minutes):
         files = take_in(profile, inbox, max_new_tokens)
         line = f"nightly-{configuration_of(profile)[0]}"
         if not force and not is_new_data(WORKSPACES, line, files):

@@ -45,7 +45,7 @@ def train_drafter(
         time_limit_minutes: Stop, with the training saved, after so long; a retry of the run goes on.
     """
     quiet_errors.install()
-    with time_limit(time_limit_minutes):
+    with watching_worker(), time_limit(time_limit_minutes):
         own = default_workspace(profile)
         place = make_workspace(
             profile,
@@ -59,7 +59,7 @@ def train_drafter(
 
 def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
     """Every stage of a workspace that isn't up to date; what completes is where the next run of its line starts."""
-    with watching_worker(), in_use(place.root):
+    with in_use(place.root):
         if force or has_changed(place):
             with tracked(place) as tracker:
                 run_stage(place, "prepare", force)
