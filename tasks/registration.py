@@ -15,7 +15,7 @@ DRAFTER_TAG = "dflash.drafter"  # digest of all files: the same bytes are the sa
 FILES_TAG = run_outputs.FILES_TAG
 DVC_TAG = "dflash.dvc"
 EVALUATION_TAG = "dflash.evaluation_run"
-DVC_SCHEME = "dvc://"
+DVC_SCHEME = "dvc:///"  # three: MLflow's server refuses a source whose path isn't absolute
 
 
 def model_name(workspace: Workspace) -> str:

@@ -13,7 +13,7 @@ MOVE_TAG = "dflash.move"
 
 @dataclass(frozen=True)
 class Version:
-    """One version; `source` is where its files lie, for MLflow, or dvc://DIGEST."""
+    """One version; `source` is where its files lie, for MLflow, or dvc:///DIGEST."""
 
     model: str
     number: str

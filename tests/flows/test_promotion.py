@@ -58,7 +58,7 @@ def served(one_champion: Path, tmp_path: Path) -> Registry:
 @pytest.fixture
 def three(registry: Registry) -> tuple[Registry, list[Version]]:
     """Three versions without files, of which the second is the champion after the first, and the third passed all gates."""
-    versions = [registry.create(f"dvc://{number}", "", None, {}, "") for number in "123"]
+    versions = [registry.create(f"dvc:///{number}", "", None, {}, "") for number in "123"]
     alias_moves.promote(registry, versions[0], None)
     alias_moves.promote(registry, versions[1], versions[0])
     registry.point(CANDIDATE, "3")
