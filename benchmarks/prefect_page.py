@@ -1,6 +1,7 @@
 """What a person does in Prefect's page: fills in the form of a deployment, presses Submit, looks at the run and at its artifacts."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,11 @@ FIELD = (
     "[...document.querySelectorAll('.schema-form-property')]"
     ".find(e => e.querySelector('.schema-form-property__label').innerText.split(' (')[0] === {name})"
 )
+# The page draws its timeline, and what a table holds, after it has come.
+PAINT_S = 4.0
+ARTIFACTS_TAB = "[...document.querySelectorAll('[class*=tab]')].filter(e => e.innerText.trim() === 'Artifacts').pop()"
+ARTIFACTS = "[...new Map([...document.querySelectorAll('a[href*=\"/artifacts/artifact/\"]')].map(e => [e.href, e])).values()]"
+ARTIFACT_KEY = "document.querySelector('a[href*=\"/artifacts/key/\"]').innerText"
 VIEW_RUN = "[...document.querySelectorAll('a, button')].find(e => e.innerText === 'View run')"
 
 
@@ -29,14 +35,20 @@ def start_run(page: Page, address: str, deployment: str, parameters: dict[str, A
     return page.script("location.pathname").rpartition("/")[2]
 
 
-def take_pictures(page: Page, address: str, runs: dict[str, str], directory: Path) -> None:
-    """Of each run that has ended: its page, and its artifacts, NAME.png and NAME-artifacts.png."""
-    for name, run in runs.items():
-        page.size(1100)
-        page.open(f"{address}/runs/flow-run/{run}", "Completed")
-        page.picture(directory / f"{name}.png")
-        page.open(f"{address}/runs/flow-run/{run}?tab=Artifacts", "Artifacts")
-        page.picture(directory / f"{name}-artifacts.png")
+def take_pictures(page: Page, address: str, run: str, log_line: str, directory: Path, name: str) -> None:
+    """Of a run that has ended: NAME.png its page, NAME-artifacts.png the list of its artifacts, and NAME-KEY.png each of them."""
+    page.size(1100)
+    page.open(f"{address}/runs/flow-run/{run}", log_line)
+    time.sleep(PAINT_S)
+    page.picture(directory / f"{name}.png")
+    page.click(ARTIFACTS_TAB)
+    page.wait(ARTIFACTS)
+    page.picture(directory / f"{name}-artifacts.png")
+    for link in sorted(page.script(f"{ARTIFACTS}.map(e => e.href)")):
+        page.size(700)
+        page.open(link, "Details")
+        time.sleep(PAINT_S)
+        page.picture(directory / f"{name}-{page.script(ARTIFACT_KEY)}.png")
 
 
 def _fill(page: Page, name: str, value: Any) -> None:

@@ -106,7 +106,8 @@ def _artifacts(place: Site, run_id: str, pictures: Path | None) -> set[str]:
     wait_for(lambda: place.state(diagnosis)[0] in FINAL, RUN_S, "the diagnosis")
     if pictures:
         with browser() as page:
-            take_pictures(page, place.prefect_page, {"run": run_id, "diagnosis": diagnosis}, pictures)
+            take_pictures(page, place.prefect_page, run_id, "[report]", pictures, "run")
+            take_pictures(page, place.prefect_page, diagnosis, "[diagnose]", pictures, "diagnosis")
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(run_id), UUID(diagnosis)]))
     return {str(artifact.key) for artifact in place.client.read_artifacts(artifact_filter=wanted)}
 
