@@ -87,13 +87,17 @@ class Page:
         self.wait(f"document.body && document.body.innerText.includes({json.dumps(text)})", seconds)
 
     def click(self, element: str) -> None:
-        """Press the mouse on what a script gives, as a person does."""
-        place = self.script(
-            f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
-            " return {x: b.x + b.width / 2, y: b.y + b.height / 2}; })()"
-        )
+        """Press the mouse on what a script gives, as a person does: once it stands still."""
+        self.script(f"{element}.scrollIntoView({{block: 'center'}})")
+        place, before = self._middle_of(element), None
+        while place != before:
+            time.sleep(POLL_S)
+            place, before = self._middle_of(element), place
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+
+    def _middle_of(self, element: str) -> dict[str, float]:
+        return self.script(f"(() => {{ const b = {element}.getBoundingClientRect(); return {{x: b.x + b.width / 2, y: b.y + b.height / 2}}; }})()")
 
     def type(self, element: str, text: str) -> None:
         """Write into a field, in place of what is there."""

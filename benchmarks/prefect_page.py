@@ -16,11 +16,10 @@ PAINT_S = 4.0
 ARTIFACTS_TAB = "[...document.querySelectorAll('[class*=tab]')].filter(e => e.innerText.trim() === 'Artifacts').pop()"
 ARTIFACTS = "[...new Map([...document.querySelectorAll('a[href*=\"/artifacts/artifact/\"]')].map(e => [e.href, e])).values()]"
 ARTIFACT_KEY = "document.querySelector('a[href*=\"/artifacts/key/\"]').innerText"
-VIEW_RUN = "[...document.querySelectorAll('a, button')].find(e => e.innerText === 'View run')"
 
 
-def start_run(page: Page, address: str, deployment: str, parameters: dict[str, Any], form: Path | None = None) -> str:
-    """Fill in the form and press its button; gives the id of the run that the page then shows. `form` takes a picture before."""
+def start_run(page: Page, address: str, deployment: str, parameters: dict[str, Any], form: Path | None = None) -> None:
+    """Fill in the form and press its button, until the page has left the form. `form` takes a picture before."""
     page.size(1500)
     page.open(f"{address}/deployments/deployment/{deployment}/run", "Submit")
     page.wait(f"{_field('profile')}.querySelector('textarea').value")  # the deployment's own value, which comes last
@@ -29,10 +28,7 @@ def start_run(page: Page, address: str, deployment: str, parameters: dict[str, A
     if form:
         page.picture(form)
     page.click("document.querySelector('form button[type=submit]')")
-    page.wait(VIEW_RUN)
-    page.click(VIEW_RUN)
-    page.wait("location.pathname.includes('/flow-run/')")
-    return page.script("location.pathname").rpartition("/")[2]
+    page.wait("!location.pathname.endsWith('/run')")
 
 
 def take_pictures(page: Page, address: str, run: str, log_line: str, directory: Path, name: str) -> None:

@@ -25,7 +25,7 @@ from uuid import UUID
 from browser import browser
 from kill_campaign import final_state
 from prefect.client.schemas.actions import DeploymentUpdate
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, DeploymentFilter, DeploymentFilterName
 from prefect.client.schemas.schedules import CronSchedule
 from prefect_page import start_run, take_pictures
 from results import leave
@@ -114,9 +114,11 @@ def _artifacts(place: Site, run_id: str, pictures: Path | None) -> set[str]:
 
 def _by_page(place: Site, parameters: dict[str, Any], pictures: Path | None = None) -> str:
     """A person with a browser."""
-    found = place.client.read_deployment_by_name(DEPLOYMENT)
+    found, before = place.client.read_deployment_by_name(DEPLOYMENT), _runs(place)
     with browser() as page:
-        return start_run(page, place.prefect_page, str(found.id), parameters, pictures and pictures / "form.png")
+        start_run(page, place.prefect_page, str(found.id), parameters, pictures and pictures / "form.png")
+    (run_id,) = _runs(place) - before
+    return run_id
 
 
 def _by_rest(place: Site, parameters: dict[str, Any]) -> str:
@@ -157,7 +159,9 @@ def _by_cron(place: Site, parameters: dict[str, Any]) -> str:
 
 
 def _runs(place: Site) -> set[str]:
-    return {str(run.id) for run in place.client.read_flow_runs()}
+    """Of the deployment; others are started by cron and by events."""
+    wanted = DeploymentFilter(name=DeploymentFilterName(any_=["train-drafter"]))
+    return {str(run.id) for run in place.client.read_flow_runs(deployment_filter=wanted)}
 
 
 WAYS: dict[str, Callable[[Site, dict[str, Any]], str]] = {"page": _by_page, "rest": _by_rest, "command": _by_command, "cron": _by_cron}
