@@ -91,7 +91,9 @@ def _finished(place: Site, run_id: str) -> dict[str, Any]:
     wait_for(lambda: place.state(run_id)[0] in FINAL, RUN_S, "the run")
     run = place.client.read_flow_run(run_id)
     state = final_state(place.workspace_of(PROFILE, run_id)) if run.state.name == "Completed" else {}
-    return {"run": run_id, "state": run.state.name, "flow_seconds": round(run.total_run_time.total_seconds(), 1), "digests": state}
+    row = {"run": run_id, "state": run.state.name, "flow_seconds": round(run.total_run_time.total_seconds(), 1)}
+    print(row, file=sys.stderr, flush=True)
+    return row | {"digests": state}
 
 
 def _logs(workspace: Path) -> set[str]:
