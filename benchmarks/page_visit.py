@@ -5,6 +5,7 @@ It waits in a directory for the addresses, opens each page until it shows what i
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 ASKED, DONE, NET_LOG = "visit.json", "visited.json", "net-log.json"
 WAIT_S = 1800.0
+REST_S = 3.0  # on each page, for what it does by itself after it has come
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+NO_PAGE = "not an origin"  # what a page asks for has its origin as initiator; the browser's own services have this
 NO_NETWORK = {"about", "blob", "chrome", "chrome-extension", "data", "devtools"}  # schemes that ask nobody
 
 
@@ -46,14 +49,18 @@ def ask_for_visit(directory: Path, place: "Site", run_id: str, analytics: bool) 
 
 
 def visited(directory: Path) -> dict[str, Any]:
-    """What the visit found, by the browser's net log: addresses that aren't loopback with how many requests, and the number of those that are."""
+    """What the visit found, by the browser's net log: hosts that aren't loopback which the pages asked, and those which the browser asked by itself."""
+    pages = [urlsplit(address) for address in json.loads((directory / DONE).read_text(encoding="utf-8"))]
     # A browser that is ended leaves the log without its last brackets; each event is a line.
     lines = (directory / NET_LOG).read_text(encoding="utf-8", errors="replace").splitlines()
-    asked = [address for line in lines if (address := _address(line))]
-    hosts = [urlsplit(address).hostname or address for address in asked]
-    outside = sorted({host for host in hosts if host not in LOOPBACK})
-    pages = [urlsplit(address) for address in json.loads((directory / DONE).read_text(encoding="utf-8"))]
-    return {"pages": [page.path + page.fragment for page in pages], "pages_asked_outside": outside, "pages_asked_loopback": sum(host in LOOPBACK for host in hosts)}
+    asked = [request for line in lines if (request := _request(line))]
+    outside = [(host, initiator) for host, initiator in asked if host not in LOOPBACK]
+    return {
+        "pages": [page.path + page.fragment for page in pages],
+        "pages_asked_outside": sorted({host for host, initiator in outside if initiator != NO_PAGE}),
+        "pages_asked_loopback": len(asked) - len(outside),
+        "browser_asked_by_itself": sorted({host for host, initiator in outside if initiator == NO_PAGE}),
+    }
 
 
 def visit(directory: Path) -> None:
@@ -67,20 +74,23 @@ def visit(directory: Path) -> None:
         with browser(f"--log-net-log={directory / NET_LOG}") as page:
             for address, text in pages.items():
                 page.open(address, text)
-                page.rest()
+                time.sleep(REST_S)
                 seen.append(address)
     finally:
         _write(directory / DONE, seen)
 
 
-def _address(line: str) -> str | None:
-    """The address that an event of the log asks for."""
+def _request(line: str) -> tuple[str, str] | None:
+    """The host that an event of the log asks, and the page that it asks for."""
     try:
         event = json.loads(line.rstrip(",\n"))
     except ValueError:
         return None
-    found = event.get("params", {}).get("url") if isinstance(event, dict) else None
-    return found if isinstance(found, str) and urlsplit(found).scheme not in NO_NETWORK else None
+    parameters = event.get("params", {}) if isinstance(event, dict) else {}
+    if "url" not in parameters or "initiator" not in parameters:  # only the event that begins a request has both
+        return None
+    address = urlsplit(parameters["url"])
+    return None if address.scheme in NO_NETWORK else (address.hostname or parameters["url"], parameters["initiator"])
 
 
 def _write(file: Path, tree: Any) -> None:

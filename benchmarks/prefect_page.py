@@ -1,6 +1,7 @@
 """What a person does in Prefect's page: fills in the form of a deployment, presses Submit, looks at the run and at its artifacts."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ FIELD = (
     "[...document.querySelectorAll('.schema-form-property')]"
     ".find(e => e.querySelector('.schema-form-property__label').innerText.split(' (')[0] === {name})"
 )
-VIEW_RUN = "[...document.querySelectorAll('a, button')].find(e => e.innerText === 'View run')"
+# The page draws its timeline, and what a table holds, after it has come.
+PAINT_S = 4.0
+ARTIFACTS_TAB = "[...document.querySelectorAll('[class*=tab]')].filter(e => e.innerText.trim() === 'Artifacts').pop()"
+ARTIFACTS = "[...new Map([...document.querySelectorAll('a[href*=\"/artifacts/artifact/\"]')].map(e => [e.href, e])).values()]"
+ARTIFACT_KEY = "document.querySelector('a[href*=\"/artifacts/key/\"]').innerText"
 
 
-def start_run(page: Page, address: str, deployment: str, parameters: dict[str, Any], form: Path | None = None) -> str:
-    """Fill in the form and press its button; gives the id of the run that the page then shows. `form` takes a picture before."""
+def start_run(page: Page, address: str, deployment: str, parameters: dict[str, Any], form: Path | None = None) -> None:
+    """Fill in the form and press its button, until the page has left the form. `form` takes a picture before."""
     page.size(1500)
     page.open(f"{address}/deployments/deployment/{deployment}/run", "Submit")
     page.wait(f"{_field('profile')}.querySelector('textarea').value")  # the deployment's own value, which comes last
@@ -23,20 +28,23 @@ def start_run(page: Page, address: str, deployment: str, parameters: dict[str, A
     if form:
         page.picture(form)
     page.click("document.querySelector('form button[type=submit]')")
-    page.wait(VIEW_RUN)
-    page.click(VIEW_RUN)
-    page.wait("location.pathname.includes('/flow-run/')")
-    return page.script("location.pathname").rpartition("/")[2]
+    page.wait("!location.pathname.endsWith('/run')")
 
 
-def take_pictures(page: Page, address: str, runs: dict[str, str], directory: Path) -> None:
-    """Of each run that has ended: its page, and its artifacts, NAME.png and NAME-artifacts.png."""
-    for name, run in runs.items():
-        page.size(1100)
-        page.open(f"{address}/runs/flow-run/{run}", "Completed")
-        page.picture(directory / f"{name}.png")
-        page.open(f"{address}/runs/flow-run/{run}?tab=Artifacts", "Artifacts")
-        page.picture(directory / f"{name}-artifacts.png")
+def take_pictures(page: Page, address: str, run: str, log_line: str, directory: Path, name: str) -> None:
+    """Of a run that has ended: NAME.png its page, NAME-artifacts.png the list of its artifacts, and NAME-KEY.png each of them."""
+    page.size(1100)
+    page.open(f"{address}/runs/flow-run/{run}", log_line)
+    time.sleep(PAINT_S)
+    page.picture(directory / f"{name}.png")
+    page.click(ARTIFACTS_TAB)
+    page.wait(ARTIFACTS)
+    page.picture(directory / f"{name}-artifacts.png")
+    for link in sorted(page.script(f"{ARTIFACTS}.map(e => e.href)")):
+        page.size(700)
+        page.open(link, "Details")
+        time.sleep(PAINT_S)
+        page.picture(directory / f"{name}-{page.script(ARTIFACT_KEY)}.png")
 
 
 def _fill(page: Page, name: str, value: Any) -> None:

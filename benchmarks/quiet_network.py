@@ -6,8 +6,9 @@
 In a network namespace that has loopback only (unshare), under strace, which follows all children: Prefect's and MLflow's servers
 and the workers start, and the tiny chain runs through a deployment. What connects to any other address, or asks a name server
 at all, is listed. Beside strace, in the same namespace, Chromium opens the pages of both servers (page_visit.py), and its own net log
-is the witness: every address that it asks for is listed unless it is loopback. Exit status 0 means that both lists are empty.
-Needs strace, chromium, and root or user namespaces.
+is the witness: every host that a page asks is listed unless it is loopback. Exit status 0 means that both lists are empty. What
+Chromium asks for by itself, such as its own updates, has no page as its initiator and is listed apart. With --analytics, Prefect's newer
+page is opened as well, which calls amplitude.com. Needs strace, chromium, and root or user namespaces.
 """
 
 import argparse

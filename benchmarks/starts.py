@@ -25,7 +25,7 @@ from uuid import UUID
 from browser import browser
 from kill_campaign import final_state
 from prefect.client.schemas.actions import DeploymentUpdate
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, DeploymentFilter, DeploymentFilterName
 from prefect.client.schemas.schedules import CronSchedule
 from prefect_page import start_run, take_pictures
 from results import leave
@@ -91,7 +91,9 @@ def _finished(place: Site, run_id: str) -> dict[str, Any]:
     wait_for(lambda: place.state(run_id)[0] in FINAL, RUN_S, "the run")
     run = place.client.read_flow_run(run_id)
     state = final_state(place.workspace_of(PROFILE, run_id)) if run.state.name == "Completed" else {}
-    return {"run": run_id, "state": run.state.name, "flow_seconds": round(run.total_run_time.total_seconds(), 1), "digests": state}
+    row = {"run": run_id, "state": run.state.name, "flow_seconds": round(run.total_run_time.total_seconds(), 1)}
+    print(row, file=sys.stderr, flush=True)
+    return row | {"digests": state}
 
 
 def _logs(workspace: Path) -> set[str]:
@@ -106,16 +108,19 @@ def _artifacts(place: Site, run_id: str, pictures: Path | None) -> set[str]:
     wait_for(lambda: place.state(diagnosis)[0] in FINAL, RUN_S, "the diagnosis")
     if pictures:
         with browser() as page:
-            take_pictures(page, place.prefect_page, {"run": run_id, "diagnosis": diagnosis}, pictures)
+            take_pictures(page, place.prefect_page, run_id, "[report]", pictures, "run")
+            take_pictures(page, place.prefect_page, diagnosis, "[diagnose]", pictures, "diagnosis")
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(run_id), UUID(diagnosis)]))
     return {str(artifact.key) for artifact in place.client.read_artifacts(artifact_filter=wanted)}
 
 
 def _by_page(place: Site, parameters: dict[str, Any], pictures: Path | None = None) -> str:
     """A person with a browser."""
-    found = place.client.read_deployment_by_name(DEPLOYMENT)
+    found, before = place.client.read_deployment_by_name(DEPLOYMENT), _runs(place)
     with browser() as page:
-        return start_run(page, place.prefect_page, str(found.id), parameters, pictures and pictures / "form.png")
+        start_run(page, place.prefect_page, str(found.id), parameters, pictures and pictures / "form.png")
+    (run_id,) = _runs(place) - before
+    return run_id
 
 
 def _by_rest(place: Site, parameters: dict[str, Any]) -> str:
@@ -156,7 +161,9 @@ def _by_cron(place: Site, parameters: dict[str, Any]) -> str:
 
 
 def _runs(place: Site) -> set[str]:
-    return {str(run.id) for run in place.client.read_flow_runs()}
+    """Of the deployment; others are started by cron and by events."""
+    wanted = DeploymentFilter(name=DeploymentFilterName(any_=["train-drafter"]))
+    return {str(run.id) for run in place.client.read_flow_runs(deployment_filter=wanted)}
 
 
 WAYS: dict[str, Callable[[Site, dict[str, Any]], str]] = {"page": _by_page, "rest": _by_rest, "command": _by_command, "cron": _by_cron}

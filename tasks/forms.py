@@ -25,14 +25,14 @@ class TrainingChanges(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(None, description="Data order, anchors and random initialisation follow from it.")
-    epochs: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Passes over the training split.")
-    max_steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Most optimizer steps; the schedule is planned for them.")
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="Peak learning rate.")
-    num_anchors: Annotated[int, Field(ge=1)] | None = Field(None, description="Most anchors drawn in one sequence.")
-    num_layers: Annotated[int, Field(ge=1, le=100)] | None = Field(None, description="Drafter layers.")
-    block_size: Annotated[int, Field(ge=2, le=256)] | None = Field(None, description="Tokens of a block, the anchor included.")
+    epochs: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Passes over the training split, 1 to 1000.")
+    max_steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Most optimizer steps, at least 1; the schedule is planned for them.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="Peak learning rate, above 0, at most 1.")
+    num_anchors: Annotated[int, Field(ge=1)] | None = Field(None, description="Most anchors drawn in one sequence, at least 1.")
+    num_layers: Annotated[int, Field(ge=1, le=100)] | None = Field(None, description="Drafter layers, 1 to 100.")
+    block_size: Annotated[int, Field(ge=2, le=256)] | None = Field(None, description="Tokens of a block, the anchor included; 2 to 256.")
     init_from: str | None = Field(None, description="Drafter to start from: MODEL@champion, or a directory in z-lab's layout.")
-    nproc: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Processes on the node, one for each GPU.")
+    nproc: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Processes on the node, one for each GPU; 1 to 1024.")
 
     def as_overrides(self) -> dict[str, Any]:
         """The changes by dotted key of params.yaml."""

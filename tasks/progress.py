@@ -45,7 +45,8 @@ class Curve:
 
         steps = sorted(self.losses)
         chart = Chart(steps=np.array(steps, float), values=np.array([self.losses[s] for s in steps], float), title="loss")
-        svg = draw(chart).replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" width="{chart.width}" height="{chart.height}" style="background:#fff" ', 1)
+        style = 'style="background:#fff;font-family:sans-serif"'  # an image takes none of the page's
+        svg = draw(chart).replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" width="{chart.width}" height="{chart.height}" {style} ', 1)
         image = base64.b64encode(svg.encode()).decode()
         return f"![loss by step](data:image/svg+xml;base64,{image})\n\nstep {steps[-1]} of {self.total_steps}, loss {self.losses[steps[-1]]:.4g}"
 

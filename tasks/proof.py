@@ -70,7 +70,8 @@ def _pass_on(workspace: Workspace, tracker: Tracker, before: Sequence[Mapping[st
         )
     if new:
         columns = ("name", "outcome", "sound", "exactness", "steps_replayed", "reason")
-        show_table(TABLE_KEY, [{c: verdict.get(c) for c in columns} for verdict in after], "Checkpoints, replayed from a fresh process")
+        rows = [{c.replace("_", " "): verdict.get(c) for c in columns} for verdict in after]
+        show_table(TABLE_KEY, rows, "Checkpoints, replayed from a fresh process")
 
 
 def noted_verdicts(checkpoints: Path, name: str = ALL) -> list[dict[str, Any]]:

@@ -57,14 +57,19 @@ def _create(workspace: Workspace, registry: Registry, drafter: Path, digest: str
         tags = version_tags(workspace.root) | {DRAFTER_TAG: digest, FILES_TAG: json.dumps(lineage.file_digests(drafter))}
         if evaluation := run_outputs.evaluation_run(delivery, workspace.root):
             tags[EVALUATION_TAG] = evaluation
-        card = drafter / "README.md"
-        description = card.read_text(encoding="utf-8") if card.is_file() else ""
+        description = _description(drafter / "README.md")
         if by_reference:
             return registry.create(_reference(workspace.root), delivery.run_id, None, tags, description)
         model_id = run_outputs.log_drafter(delivery, drafter)
         # Not models:/ID, which a client of a database asks the process's global tracking URI for.
         source = delivery.client.get_logged_model(model_id).artifact_location
         return registry.create(source, delivery.run_id, model_id, tags, description)
+
+
+def _description(card: Path) -> str:
+    """The model card without the lines of metadata at its top, which MLflow's page would show as its title."""
+    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    return text.split("\n---\n", 1)[1] if text.startswith("---\n") and "\n---\n" in text else text
 
 
 def version_tags(root: Path) -> dict[str, str]:

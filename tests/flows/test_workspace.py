@@ -147,6 +147,15 @@ def test_writing_into_an_output_leaves_the_cache_as_it_was(tmp_path: Path, monke
     assert [path.read_text() for path in (tmp_path / "cache/files").rglob("*") if path.is_file()] == ["1"]
 
 
+def test_a_plain_command_is_read_without_dvc_and_a_variable_is_resolved_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = _copying_workspace(tmp_path)
+    declared = yaml.safe_load((root / "dvc.yaml").read_text())["stages"]
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": declared | {"say": {"cmd": "echo ${suffix.text}"}}}))
+    assert dvc_stages.declared_stage(root, "say").command == ("echo", "x")
+    monkeypatch.setattr(dvc_stages, "Repo", None)
+    assert dvc_stages.declared_stage(root, "copy").command == ("cp", "in", "out")
+
+
 def test_faults_of_dvc_are_one_sentence(tmp_path: Path) -> None:
     root = _copying_workspace(tmp_path)
     with pytest.raises(ConfigError, match="no-such-stage"):
