@@ -157,6 +157,7 @@ def _by_cron(place: Site, parameters: dict[str, Any]) -> str:
 
     wait_for(has_started, 180, "a run by cron")
     place.client.delete_deployment_schedule(found.id, schedule.id)
+    place.client.update_deployment(found.id, DeploymentUpdate(parameters=found.parameters))  # else later runs would be forced as well
     return started.pop()
 
 
