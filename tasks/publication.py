@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import yaml
 
+from dflash_core.checkpoint.links import link_or_copy
 from dflash_core.errors import ConfigError
 from tasks import dvc_stages
 
@@ -95,7 +96,7 @@ def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:
         source = Path(publication.workspace) / output
         if source.is_dir():
             # Hard links: no stage writes into a file of an output, it makes another one and renames it.
-            shutil.copytree(source, root / output, copy_function=_link, dirs_exist_ok=True)
+            shutil.copytree(source, root / output, copy_function=link_or_copy, dirs_exist_ok=True)
     if Path(publication.run_dir).is_dir() and "train" not in dvc_stages.changed_stages(root):
         (root / run_dir).parent.mkdir(parents=True, exist_ok=True)
         (root / run_dir).symlink_to(publication.run_dir)
@@ -120,10 +121,3 @@ def publications(directory: Path) -> Iterator[list[Path]]:
 
 def _file_of(directory: Path, line: str) -> Path:
     return directory / DIRECTORY / f"{line}.json"
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links
-        shutil.copy2(source, target)

@@ -1,12 +1,12 @@
 """Stage `prove`: proves the run's checkpoints; only a drafter whose checkpoint is proven leaves the run."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dflash_core.checkpoint.links import link_or_copy
 from dflash_core.checkpoint.manifest import read_status, read_verdict, replace_json
 from dflash_core.config import Config
 from dflash_core.errors import DataError, GateError
@@ -55,15 +55,7 @@ def proofs_of_run(recorded: RecordedRun, num_steps: int = DEFAULT_STEPS) -> list
 def _keep(checkpoint: Path) -> None:
     """Put it where DVC versions it: the run's own directory loses its older checkpoints, and DVC deletes outputs before a stage."""
     shutil.rmtree(layout.CHECKPOINT, ignore_errors=True)
-    shutil.copytree(checkpoint, layout.CHECKPOINT / checkpoint.name, copy_function=_link)
-
-
-def _link(source: str, target: str) -> None:
-    """A checkpoint's files are never written into, only replaced."""
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links, or another one
-        shutil.copy2(source, target)
+    shutil.copytree(checkpoint, layout.CHECKPOINT / checkpoint.name, copy_function=link_or_copy)
 
 
 def _unsound(verdicts: Iterable[Mapping[str, Any]], last: str) -> Mapping[str, Any] | None:
