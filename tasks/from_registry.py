@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dflash_core.config import Config, DataGateConfig, load_config
+from dflash_core.config import Config, load_config
+from dflash_core.config_data import DataGateConfig
 from dflash_core.errors import ConfigError
 
 DIRECTORY = ".registry"  # beside the workspaces; a workspace's name can't begin with a dot

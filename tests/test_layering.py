@@ -8,10 +8,12 @@ import pytest
 PROJECT = Path(__file__).resolve().parent.parent
 PARTS = ("dflash_core", "tasks", "flows")
 # What each part of the core may import of the core; "" is the package's own top-level files.
-BASE = {"config", "errors"}
+BASE = {"config", "config_base", "config_data", "errors"}
 INPUTS = BASE | {"data", "target", "drafter"}
 ALLOWED = {
-    "config": {"errors"},
+    "config": {"config_base", "config_data", "errors"},
+    "config_base": set(),
+    "config_data": {"config_base"},
     "errors": set(),
     "data": INPUTS,
     "target": INPUTS,
@@ -28,9 +30,10 @@ ALLOWED = {
     "launcher": BASE | {"launcher"},
     "doctor": BASE,
     "plan_estimate": INPUTS | {"distributed", "training", "checkpoint", "evaluation", "stages.layout"},
-    "cli": BASE | {"stages", "doctor", "plan_estimate", "cli_checkpoint", "exit_code"},
+    "cli": BASE | {"stages", "doctor", "plan_estimate", "cli_checkpoint", "cli_options", "exit_code"},
     "exit_code": {"errors"},
     "cli_checkpoint": BASE | {"stages"},
+    "cli_options": set(),
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dflash_core.config import BucketConfig
+from dflash_core.config_data import BucketConfig
 from dflash_core.data.buckets import bucket_lengths
 from dflash_core.errors import DataError, IdentityError
 

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from dflash_core.config import Config, DataConfig
+from dflash_core.config import Config
+from dflash_core.config_data import DataConfig
 from dflash_core.data.conversations import SPLITS, Conversation, read_conversations
 from dflash_core.data.dataset import MANIFEST, SCHEMA, DatasetManifest, SourceInfo, SplitInfo
 from dflash_core.data.directory import replaced_directory

@@ -19,7 +19,8 @@ from great_expectations.expectations import (
     ExpectTableRowCountToBeBetween,
 )
 
-from dflash_core.config import Config, DataGateConfig
+from dflash_core.config import Config
+from dflash_core.config_data import DataGateConfig
 from dflash_core.data_gate.profile import Profile
 
 

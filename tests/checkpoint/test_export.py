@@ -1,6 +1,5 @@
 """Exports: exact keys and values, each layout's configuration, refusal of what isn't a drafter, whole or not at all."""
 
-import dataclasses
 import json
 import resource
 import shlex
@@ -14,40 +13,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from dflash_core.checkpoint.export import export_speculators, export_transformers, export_zlab, native, publish
+from dflash_core.checkpoint.export import export_speculators, export_transformers, export_zlab, publish
 from dflash_core.checkpoint.exported import load_drafter, read_lineage, zlab_shapes
-from dflash_core.drafter.model import Drafter
-from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.errors import CheckpointError, ConfigError, DataError, DflashError, IdentityError
 
-LINEAGE = {"target_identity": "ab" * 32, "run": "demo", "step": 7}
-
-
-def make_drafter(num_layers: int = 5, sliding: bool = False) -> Drafter:
-    """A random drafter whose shape differs in every dimension."""
-    kinds = ("sliding_attention",) * (num_layers - 1) + ("full_attention",)
-    torch.manual_seed(0)
-    spec = DrafterSpec(
-        hidden_size=24, intermediate_size=40, num_heads=4, num_kv_heads=2, head_dim=8, num_layers=num_layers, block_size=6,
-        mask_token_id=62, target_layer_ids=(0, 1, 3), num_target_layers=5, vocab_size=64, rope_theta=5e4,
-        layer_types=kinds if sliding else (), sliding_window=9 if sliding else None, max_position_embeddings=512,
-    )  # fmt: skip
-    drafter = Drafter(spec)
-    with torch.no_grad():
-        for parameter in drafter.parameters():
-            parameter.normal_()
-    return drafter
-
-
-def save_target(directory: Path, tied: bool = False, vocab_size: int = 64) -> Path:
-    """A tiny target of the drafter's width."""
-    torch.manual_seed(1)
-    config = transformers.Qwen3Config(
-        vocab_size=vocab_size, hidden_size=24, intermediate_size=40, num_hidden_layers=5, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, tie_word_embeddings=tied,
-    )  # fmt: skip
-    transformers.Qwen3ForCausalLM(config).save_pretrained(directory)
-    return directory
+from .small_exports import LINEAGE, make_drafter, save_target
 
 
 def test_spec7_11_checkpoint_round_trip(tmp_path: Path) -> None:
@@ -209,46 +179,6 @@ def test_bfloat16_export_holds_the_rounded_weights(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
     weight = load_drafter(tmp_path / "out").fc.weight
     assert torch.equal(weight, drafter.fc.weight.bfloat16().float())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_transformers_layout_is_loaded_whole_without_remote_code(tmp_path: Path, dtype: torch.dtype) -> None:
-    drafter, out = make_drafter(2), tmp_path / "out"
-    export_transformers(drafter.state_dict(), drafter.spec, "models/toy", out, LINEAGE, dtype=dtype)
-    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "lineage.json", "README.md"}
-    model = transformers.AutoModel.from_pretrained(out, dtype="auto")
-    assert type(model).__name__ == "MuseGlimmerAssistantModel" and model.dtype == dtype
-    config = model.config
-    assert (config.block_size, config.mask_token_id, config.target_layer_ids) == (6, 62, [0, 1, 3])
-    assert config.rope_parameters["rope_theta"] == 5e4 and config.layer_types == ["full_attention"] * 2
-    loaded = model.state_dict()
-    assert len(loaded) == len(zlab_shapes(drafter.spec))
-    assert torch.equal(loaded["encoder.fc.weight"], drafter.fc.weight.to(dtype))
-    assert torch.equal(loaded["layers.1.mlp.up_proj.weight"], drafter.layers[1].mlp.up_proj.weight.to(dtype))
-
-
-def test_transformers_layout_has_the_target_s_rope_scaling(tmp_path: Path) -> None:
-    scaling = {"type": "linear", "factor": 4.0}
-    spec = dataclasses.replace(make_drafter(1).spec, rope_scaling=scaling)
-    export_transformers(make_drafter(1).state_dict(), spec, "toy", tmp_path / "out", {})
-    angles = transformers.AutoModel.from_pretrained(tmp_path / "out").rotary_emb(torch.zeros(1), torch.tensor([[40]]))
-    expected = Drafter(dataclasses.replace(spec, rope_scaling={"rope_type": "linear", "factor": 4.0})).rope(torch.tensor([[40]]))
-    assert torch.equal(angles[0][..., :4], expected[0])
-
-
-def test_transformers_layout_refuses_layers_that_would_see_more_there(tmp_path: Path) -> None:
-    drafter = make_drafter(2, sliding=True)
-    with pytest.raises(ConfigError, match="sliding layers were trained causal.*expected full_attention"):
-        export_transformers(drafter.state_dict(), drafter.spec, "toy", tmp_path / "out", {})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_transformers_layout_is_checked_by_loading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = make_drafter(1)
-    monkeypatch.setitem(native._RENAMED, "fc.weight", "encoder.projection.weight")
-    with pytest.raises(CheckpointError, match="encoder.projection.weight.*expected weights .* and nothing else"):
-        export_transformers(drafter.state_dict(), drafter.spec, "toy", tmp_path / "out", {})
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["bit", "dtype", "mode", "file", "config"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_core.config import BucketConfig
+from dflash_core.config_data import BucketConfig
 from dflash_core.data.buckets import bucket_length, bucket_lengths, padding_stats
 from dflash_core.data.plan import BatchPlan, MicroBatch, joined
 from dflash_core.errors import DataError, IdentityError

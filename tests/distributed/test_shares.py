@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_core.config import BucketConfig
+from dflash_core.config_data import BucketConfig
 from dflash_core.data.buckets import bucket_lengths
 from dflash_core.data.plan import BatchPlan
 

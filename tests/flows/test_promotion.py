@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from promotable import EQUAL, STRONG, WEAK, change, evaluation, export_drafter, make_promotable, write
 
-from dflash_core.errors import ConfigError, GateError
-from tasks import alias_moves, gates, promotion
+from dflash_core.errors import GateError
+from tasks import alias_moves, gates
 from tasks.promotion import Judgement, conclude, judge, measure_gates, one_at_a_time
 from tasks.promotion_settings import PromotionSettings
 from tasks.registration import register
 from tasks.registry import CANDIDATE, CHAMPION, PREVIOUS, Registry, Version
 from tasks.workspace import Workspace
 
-MODEL = "toy"
+from .toy_registry import MODEL, aliases, killed_at
+
 SETTINGS = PromotionSettings(model=MODEL, bootstrap_samples=200)
 
 
@@ -55,27 +56,12 @@ def served(one_champion: Path, tmp_path: Path) -> Registry:
     return Registry(f"sqlite:///{tmp_path / 'served.db'}", MODEL)
 
 
-@pytest.fixture
-def three(registry: Registry) -> tuple[Registry, list[Version]]:
-    """Three versions without files, of which the second is the champion after the first, and the third passed all gates."""
-    versions = [registry.create(f"dvc:///{number}", "", None, {}, "") for number in "123"]
-    alias_moves.promote(registry, versions[0], None)
-    alias_moves.promote(registry, versions[1], versions[0])
-    registry.point(CANDIDATE, "3")
-    return registry, versions
-
-
 def not_measured(workspace: Workspace, drafter: Path) -> dict[str, Any]:
     raise AssertionError("the champion was measured alike, there is no need to do it again")
 
 
 def run(place: Workspace, registry: Registry, settings: PromotionSettings = SETTINGS, measure: Any = not_measured) -> None:
     conclude(registry, judge(place, registry, settings, measure))
-
-
-def aliases(registry: Registry) -> dict[str, str]:
-    found = {alias: registry.alias(alias) for alias in (CANDIDATE, CHAMPION, PREVIOUS)}
-    return {alias: version.number for alias, version in found.items() if version is not None}
 
 
 def test_without_a_champion_the_first_that_gains_is_one(make: Any, registry: Registry) -> None:
@@ -133,8 +119,8 @@ def spoil_weights(root: Path, registry: Registry) -> None:
     (stored,) = (Path(registry.uri.removeprefix("sqlite:///")).parent / "mlartifacts").rglob("model.safetensors")
     stored.write_bytes(stored.read_bytes()[:-4] + b"abcd")
 
-
 OUTPUTS = {"num_prompts": 40, "num_different": 1}
+
 SPOILT = {
     "proven": spoil_proof,
     "proven, of another checkpoint": lambda root: change(root / "build/drafter/lineage.json", checkpoint_digest="other"),
@@ -231,76 +217,12 @@ def test_the_same_drafter_again_is_nothing_to_do(make: Any, served: Registry) ->
     assert aliases(served) == {CHAMPION: "1"} and len(served.versions()) == 1
 
 
-class Killed(BaseException):
-    """As a SIGKILL between two calls: nothing of ours runs any more."""
-
-
-class Mortal:
-    """A client that dies before its n-th change of the registry."""
-
-    def __init__(self, client: Any, lives: int) -> None:
-        self._client, self.lives = client, lives
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-        if not name.startswith(("set_", "delete_", "create_", "log_", "finalize_")):
-            return method
-
-        def mortal(*arguments: Any, **named: Any) -> Any:
-            if self.lives == 0:
-                raise Killed
-            self.lives -= 1
-            return method(*arguments, **named)
-
-        return mortal
-
-
-def killed_at(step: int, act: Callable[[Registry], Any], uri: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether `act` was killed before its change number `step` of the registry; False where it has fewer."""
-    real = promotion.mlflow_store.client_of
-    mortal = Mortal(real(uri), step)
-    with monkeypatch.context() as patched:
-        patched.setattr(promotion.mlflow_store, "client_of", lambda _: mortal)
-        try:
-            act(Registry(uri, MODEL))
-        except Killed:
-            return True
-    return False
-
-
-def test_a_promotion_killed_between_any_two_steps_is_made_good(three: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (registry, versions), step = three, 0
-    judgement = Judgement(versions[2], versions[1], ())
-    while killed_at(step, lambda mortal: conclude(mortal, judgement), registry.uri, monkeypatch):
-        assert aliases(registry)[CHAMPION] in ("2", "3"), "there is a champion at every moment"
-        if not alias_moves.finish_pending(registry):
-            assert step == 0, "what has begun is noted"
-            conclude(registry, judgement)
-        assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"} and registry.move_under_way() is None
-        for alias, number in ((CHAMPION, "2"), (PREVIOUS, "1"), (CANDIDATE, "3")):
-            registry.point(alias, number)
-        step += 1
-    assert step >= 7 and aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
-
-
 def test_a_registration_killed_between_any_two_steps_makes_one_version(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     place, step = make(EQUAL, 1), 0
     while killed_at(step, lambda mortal: run(place, mortal), registry.uri, monkeypatch):
         step += 5  # some dozen changes
     run(place, registry)
     assert step > 9 and len(registry.versions()) == 1 and aliases(registry)[CHAMPION] == "1"
-
-
-def test_rollback_as_far_back_as_there_was_a_champion(three: Any) -> None:
-    registry, versions = three
-    alias_moves.promote(registry, versions[2], versions[1])
-    gone, back = alias_moves.roll_back(registry)
-    assert (gone.number, back.number) == ("3", "2") and aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
-    assert "dflash.rolled_back" in registry.version("3").tags
-    alias_moves.roll_back(registry)
-    assert aliases(registry) == {CHAMPION: "1"}
-    with pytest.raises(ConfigError, match="nothing to go back to"):
-        alias_moves.roll_back(registry)
 
 
 def test_what_was_rolled_back_does_not_come_back_by_itself(make: Any, served: Registry) -> None:
@@ -311,23 +233,6 @@ def test_what_was_rolled_back_does_not_come_back_by_itself(make: Any, served: Re
         run(place, served)
     assert aliases(served)[CHAMPION] == "1"
     assert gates.not_rolled_back(served.version("2"), again=True).passed and not gates.not_rolled_back(served.version("2"), again=False).passed
-
-
-def test_a_rollback_that_was_killed_is_ended_and_not_done_twice(three: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry, versions = three
-    alias_moves.promote(registry, versions[2], versions[1])
-    assert killed_at(3, alias_moves.roll_back, registry.uri, monkeypatch), "after the champion's alias has moved"
-    assert aliases(registry)[CHAMPION] == "2"
-    alias_moves.roll_back(registry)
-    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1"}
-
-
-def test_a_champion_that_came_meanwhile_is_not_overwritten(three: Any) -> None:
-    registry, versions = three
-    waiting = Judgement(versions[2], versions[0], ())  # for a person's approval, say, while the second became champion
-    with pytest.raises(GateError, match="is now 2"):
-        conclude(registry, waiting)
-    assert aliases(registry)[CHAMPION] == "2"
 
 
 def test_of_two_promotions_at_once_the_better_one_wins(make: Any, registry: Registry, tmp_path: Path) -> None:
