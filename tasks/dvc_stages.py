@@ -5,7 +5,9 @@ DVC never starts a stage here: a `dvc repro` that is killed leaves its command r
 """
 
 import contextlib
+import json
 import logging
+import os
 import shlex
 import tempfile
 import threading
@@ -20,6 +22,8 @@ from dvc.config import Config
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo, lock_repo
+from dvc.stage.serialize import to_lockfile
+from ruamel.yaml import YAML
 
 from dflash_core.errors import ConfigError
 
@@ -101,10 +105,21 @@ def commit_outputs(root: Path, name: str) -> dict[str, str]:
             # into the cache (dvc/stage/cache.py, StageCache.save). `dvc repro` records only runs without such outputs.
             stage.save(run_cache=all(out.use_cache for out in stage.outs))
             stage.commit()
-            stage.dump(update_pipeline=False)
+            _note(root / "dvc.lock", to_lockfile(stage))
         return {out.def_path: str(out.hash_info.value) for out in stage.outs}
 
     return _ask(root, commit)
+
+
+def _note(lock: Path, entry: Mapping[str, Any]) -> None:
+    """Write a stage's entry into dvc.lock. DVC's own `dump` carries comments along, of which there are none, and takes ten times as long."""
+    yaml_file = YAML(typ="safe")  # libyaml's, by YAML 1.2 as DVC reads it: 12e34 is a number there, which PyYAML wouldn't quote
+    yaml_file.default_flow_style, yaml_file.sort_base_mapping_type_on_output = False, False
+    tree = yaml_file.load(lock) if lock.exists() else {"schema": "2.0"}
+    tree.setdefault("stages", {}).update(json.loads(json.dumps(entry)))  # plain dicts
+    partial = lock.with_name(f"{lock.name}.{os.getpid()}")
+    yaml_file.dump(tree, partial)
+    os.replace(partial, lock)
 
 
 def add_output(root: Path, name: str) -> str:

@@ -1,6 +1,8 @@
 """Workspaces, and what DVC says about their stages."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -119,6 +121,23 @@ def test_a_stage_is_up_to_date_after_commit_until_something_changes(tmp_path: Pa
         assert not dvc_stages.is_up_to_date(root, "copy"), name
         (root / name).write_text(before)
         assert dvc_stages.is_up_to_date(root, "copy"), name
+
+
+@pytest.mark.parametrize("value", ["12e34", "yes", "null", "0o17", "1_000", "2026-01-01", "a: b # c", "é\n", None, 1e-5, [1, {"x": None}]])
+def test_what_the_lock_says_is_what_dvc_reads(tmp_path: Path, value: Any) -> None:
+    root = _copying_workspace(tmp_path)
+    (root / "params.yaml").write_text(json.dumps({"suffix": {"text": value}}))
+    (root / "out").write_text("1")
+    dvc_stages.commit_outputs(root, "copy")
+    assert dvc_stages.is_up_to_date(root, "copy")
+    declared = yaml.safe_load((root / "dvc.yaml").read_text())
+    other = declared["stages"]["copy"] | {"cmd": "cp in two", "outs": ["two"]}
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": declared["stages"] | {"other": other}}))
+    (root / "two").write_text("1")
+    dvc_stages.commit_outputs(root, "other")
+    assert not dvc_stages.changed_stages(root), "another stage's entry stays"
+    (root / "params.yaml").write_text(json.dumps({"suffix": {"text": "another"}}))
+    assert dvc_stages.changed_stages(root) == {"copy", "other"}
 
 
 def test_an_output_that_is_not_to_be_cached_is_hashed_only(tmp_path: Path) -> None:
