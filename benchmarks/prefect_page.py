@@ -13,6 +13,7 @@ FIELD = (
 )
 # The page draws its timeline, and what a table holds, after it has come.
 PAINT_S = 4.0
+PRESS_S, SUBMIT_S = 20.0, 90.0
 ARTIFACTS_TAB = "[...document.querySelectorAll('[class*=tab]')].filter(e => e.innerText.trim() === 'Artifacts').pop()"
 ARTIFACTS = "[...new Map([...document.querySelectorAll('a[href*=\"/artifacts/artifact/\"]')].map(e => [e.href, e])).values()]"
 ARTIFACT_KEY = "document.querySelector('a[href*=\"/artifacts/key/\"]').innerText"
@@ -27,8 +28,15 @@ def start_run(page: Page, address: str, deployment: str, parameters: dict[str, A
         _fill(page, name, value)
     if form:
         page.picture(form)
+    try:
+        _submit(page, PRESS_S)
+    except RuntimeError:  # leaving the last field can move the button from under the mouse
+        _submit(page, SUBMIT_S)
+
+
+def _submit(page: Page, seconds: float) -> None:
     page.click("document.querySelector('form button[type=submit]')")
-    page.wait("!location.pathname.endsWith('/run')")
+    page.wait("!location.pathname.endsWith('/run')", seconds)
 
 
 def take_pictures(page: Page, address: str, run: str, log_line: str, directory: Path, name: str) -> None:
