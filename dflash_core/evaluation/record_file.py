@@ -38,9 +38,14 @@ def _unwritable(out_path: Path, error: OSError) -> CheckpointError:
     return CheckpointError(f"{out_path} can't be written: {error.strerror or error}. Free space, or correct the path or its permissions.")
 
 
+def record_path(path: Path) -> Path:
+    """An evaluation.json, or the one in a directory, which may have any name."""
+    return path if path.suffix == ".json" and not path.is_dir() else path / FILE
+
+
 def read_record(path: Path) -> EvaluationRecord:
-    """Read an evaluation.json, or the one in a directory. Raises DataError."""
-    path = path if path.suffix == ".json" else path / FILE
+    """Read what `record_path` gives. Raises DataError."""
+    path = record_path(path)
     try:
         return EvaluationRecord.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:

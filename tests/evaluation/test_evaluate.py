@@ -209,6 +209,8 @@ def test_two_evaluations_are_compared_by_the_command(measured: tuple[EvaluationR
     assert "No difference found (τ +0.000" in text and "code" in text
     found = json.loads((tmp_path / "c.json").read_text())
     assert found["overall"]["first"] == first.acceptance.tau and sorted(found["by_category"]) == ["code", "list", "story"]
+    odd = shutil.copytree(out, tmp_path / "weekly.json")
+    assert "No difference found" in compare_command.run(out, odd, None)
     with pytest.raises(DataError, match="b/evaluation.json can't be read"):
         compare_command.run(out, tmp_path / "b", None)
 
