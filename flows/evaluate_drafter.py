@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tasks import quiet_errors
 from tasks.command_line import exit_code_of
-from tasks.evaluation import DEFAULT_NAME, Subject, compare_with, evaluate_on
+from tasks.evaluation import DEFAULT_NAME, Subject, compare_with, earlier_result, evaluate_on
 from tasks.forms import OneCheckpoint, ResultName, WorkspaceName
 from tasks.tracking import tracked
 from tasks.worker_watch import watching_worker
@@ -41,9 +41,10 @@ def evaluate_drafter(
     place = open_workspace(workspace)
     subject = Subject(tuple(prompt_sets or ()), drafter, checkpoint)
     name = name or checkpoint or DEFAULT_NAME
+    earlier = earlier_result(place, name, against)
     with watching_worker(), tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
         measured = evaluate_on(place, tracker, subject, name)
-        compare_with(place, tracker, name, against)
+        compare_with(place, tracker, name, earlier)
     return measured
 
 

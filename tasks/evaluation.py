@@ -12,6 +12,7 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from dflash_core.errors import ConfigError
+from dflash_core.evaluation.record_file import record_path
 from tasks.launch import Supervised, stage_environment
 from tasks.tracking import Tracker, record_evaluation
 from tasks.workspace import NAME, PROJECT, Workspace
@@ -38,7 +39,8 @@ def evaluate_on(workspace: Workspace, tracker: Tracker, subject: Subject, name: 
     """
     out = result_dir(workspace, name)
     written = out / "evaluation.json"
-    written.unlink(missing_ok=True)  # an earlier one must not be taken for this one's
+    for earlier in (written, out / "comparison.json"):
+        earlier.unlink(missing_ok=True)  # must not be taken for this one's
     try:
         _run(workspace, "evaluate", evaluate_arguments(subject, out))
     finally:
@@ -47,15 +49,31 @@ def evaluate_on(workspace: Workspace, tracker: Tracker, subject: Subject, name: 
     return {"evaluation": str(written), "tau": tree["acceptance"]["tau"], "speedup": tree["speed"]["speedup"]}
 
 
-@task(cache_policy=NO_CACHE, task_run_name="compare {name}")
-def compare_with(workspace: Workspace, tracker: Tracker, name: str, against: str | None) -> None:
-    """Compare a result with an earlier one: the table goes to the log, the figures to comparison.json beside the result."""
+def earlier_result(workspace: Workspace, name: str, against: str | None) -> Path | None:
+    """What the result `name` is to be compared with, from a name or a path; asked before the measurement, which may take hours.
+
+    Raises:
+        ConfigError: there is none, or the measurement replaces it.
+    """
     if against is None:
+        return None
+    named = NAME.fullmatch(against) and result_dir(workspace, against).is_dir()
+    earlier = Path(os.path.abspath(result_dir(workspace, against) if named else against))
+    if not record_path(earlier).is_file():
+        raise ConfigError(f"--against {against} is no earlier result: there is no {record_path(earlier)}. Correct the name or the path.")
+    if record_path(earlier).resolve() == record_path(result_dir(workspace, name)).resolve():
+        raise ConfigError(f"the result {name} would replace {against} and be compared with itself, expected two results. Choose another --name.")
+    return earlier
+
+
+@task(cache_policy=NO_CACHE, task_run_name="compare {name}")
+def compare_with(workspace: Workspace, tracker: Tracker, name: str, earlier: Path | None) -> None:
+    """Compare a result with an earlier one: the table goes to the log, the figures to comparison.json beside the result."""
+    if earlier is None:
         return
     out = result_dir(workspace, name)
-    earlier = result_dir(workspace, against) if NAME.fullmatch(against) and result_dir(workspace, against).is_dir() else Path(against)
     compared = out / "comparison.json"
-    _run(workspace, "compare", ["compare", os.path.abspath(earlier), str(out), "--json", str(compared)])
+    _run(workspace, "compare", ["compare", str(earlier), str(out), "--json", str(compared)])
     record_evaluation(tracker, compared)
 
 

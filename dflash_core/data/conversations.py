@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.data.records import Record, read_records
-from dflash_core.data.spellings import Turn, turns_of
+from dflash_core.data.spellings import Turn, plain_text, turns_of
 from dflash_core.errors import DataError
 
 __all__ = ["Conversation", "Turn", "read_conversations"]
@@ -108,7 +108,7 @@ def _sample_id(value: object, turns: tuple[Turn, ...], where: str) -> str:
         return hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]  # 96 bits: no collision in any real file
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise DataError(f"{where} has the id {repr(value)[:60]}, expected text or a whole number. Correct or remove the id.")
-    return str(value)
+    return plain_text(str(value), f"{where}, id")
 
 
 def _category(value: object, where: str) -> str:
@@ -116,7 +116,7 @@ def _category(value: object, where: str) -> str:
         return NO_CATEGORY
     if not isinstance(value, str):
         raise DataError(f"{where} has the category {repr(value)[:60]}, expected text. Correct or remove the category.")
-    return value
+    return plain_text(value, f"{where}, category")
 
 
 def _split(value: object, where: str) -> str | None:

@@ -177,6 +177,11 @@ def _text(value: object, where: str) -> str:
         value = "".join(_text_part(part, where) for part in value)
     if not isinstance(value, str):
         raise DataError(f"{where} has {_name(value)} ({repr(value)[:40]}) for content, expected text. Correct or drop the row.")
+    return plain_text(value, where)
+
+
+def plain_text(value: str, where: str) -> str:
+    """`value` as it is. Raises DataError for what a JSON string may hold and UTF-8 can't, or no text has."""
     if "\x00" in value:
         raise DataError(f"{where} holds a null byte at character {value.index(chr(0))}, expected plain text. Remove it.")
     try:

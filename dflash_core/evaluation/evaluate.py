@@ -21,7 +21,7 @@ from dflash_core.evaluation.compare import PromptResult, compare_outputs, compar
 from dflash_core.evaluation.definitions import definitions
 from dflash_core.evaluation.parity import check_parity
 from dflash_core.evaluation.questions import choose_questions
-from dflash_core.evaluation.record_file import write_record
+from dflash_core.evaluation.record_file import check_place, write_record
 from dflash_core.evaluation.records import EvaluationRecord, Parity, PromptRecord, Subjects, WalkAgreement
 from dflash_core.evaluation.samples import sample_decodes
 from dflash_core.evaluation.speed import against_generate, measure_speed
@@ -53,6 +53,7 @@ def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Pat
     target_dir = workdir / config.target.path
     subjects = check_subjects(config, target_dir, drafter_dir, any_target)
     questions = choose_questions(config, workdir, prepared_dir)
+    check_place(out_path)
     dtype = getattr(torch, config.evaluation.dtype)
     target = Target.load(config.target.model_copy(update={"path": str(target_dir), "dtype": config.evaluation.dtype}))
     drafter = load_drafter(drafter_dir, dtype, target.device)

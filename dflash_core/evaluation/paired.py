@@ -18,8 +18,8 @@ from dflash_core.errors import IdentityError
 from dflash_core.evaluation.records import EvaluationRecord, PromptRecord, Subjects
 
 Verdict = Literal["better", "worse", "no difference found"]
-# What two evaluations must share: otherwise the difference isn't the drafters'.
-SAME = ("target_identity", "prompts_digest", "max_new_tokens", "dtype", "temperature", "rule", "template", "prompt_sets")
+# What two evaluations must share: otherwise the difference isn't the drafters'. Sampled, the seed makes the answers that later turns hold.
+SAME = ("target_identity", "prompts_digest", "max_new_tokens", "dtype", "temperature", "rule", "seed", "template", "prompt_sets")
 CONFIDENCE, POWER = 0.95, 0.8
 # A true difference of so many standard errors is told from 0 in 80 of 100 samples: 1.96 + 0.84.
 DETECTABLE = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) + statistics.NormalDist().inv_cdf(POWER)

@@ -95,9 +95,10 @@ def _rounds_of_every_length(num_tokens: int, block_size: int, generator: np.rand
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    """Largest difference of an entry over the root mean square of its row."""
+    """Largest difference of an entry over the root mean square of its row; what is no number is as different as can be."""
     size = other.float().square().mean(dim=-1, keepdim=True).sqrt().clamp(min=1e-12)
-    return float(((one.float() - other.float()).abs() / size).max())
+    apart = (one.float() - other.float()).abs() / size
+    return float(apart.nan_to_num(nan=torch.finfo(apart.dtype).max).max())  # no threshold holds for NaN, and JSON has no infinity
 
 
 def _drafts_apart(target: Target, served_ASD: Tensor, trained_ASD: Tensor, tie_margin: float) -> tuple[int, int]:

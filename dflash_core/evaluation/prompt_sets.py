@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dflash_core.data.identity import file_digest
 from dflash_core.data.records import Record, read_records
-from dflash_core.data.spellings import Turn, questions_of
+from dflash_core.data.spellings import Turn, plain_text, questions_of
 from dflash_core.errors import DataError
 
 ID_KEYS = ("id", "question_id", "task_id")
@@ -22,6 +22,12 @@ class Dialogue:
     category: str
     system: str | None
     questions: tuple[str, ...]
+
+    @property
+    def turn_ids(self) -> tuple[str, ...]:
+        """An id for each question's prompt."""
+        several = len(self.questions) > 1
+        return tuple(f"{self.sample_id}#{number}" if several else self.sample_id for number in range(1, len(self.questions) + 1))
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,9 @@ def read_prompt_set(path: Path, most: int) -> PromptSet:
         if number > most:
             break
         dialogue = _dialogue(record, name, number)
-        if (first := seen.setdefault(dialogue.sample_id, record.where)) != record.where:
-            raise DataError(f"{record.where} repeats the id of {first}, {dialogue.sample_id}; expected every id once. Rename one.")
+        for sample_id in (dialogue.sample_id, *dialogue.turn_ids):
+            if (first := seen.setdefault(sample_id, record.where)) != record.where:
+                raise DataError(f"{record.where} repeats the id of {first}, {sample_id}; expected every id once. Rename one.")
         dialogues.append(dialogue)
     return PromptSet(name, file_digest(path), tuple(dialogues))
 
@@ -68,12 +75,13 @@ def set_name(path: Path) -> str:
 
 def _dialogue(record: Record, name: str, number: int) -> Dialogue:
     turns = questions_of(record.row, record.where)
-    row_id = next((record.row[key] for key in ID_KEYS if isinstance(record.row.get(key), str | int)), None)
+    id_key = next((key for key in ID_KEYS if isinstance(record.row.get(key), str | int)), None)
+    row_id = number if id_key is None else plain_text(str(record.row[id_key]), f"{record.where}, {id_key}")
     category = record.row.get("category")
     return Dialogue(
-        sample_id=f"{name}/{number if row_id is None else row_id}",
+        sample_id=f"{name}/{row_id}",
         set_name=name,
-        category=category if isinstance(category, str) and category else name,
+        category=plain_text(category, f"{record.where}, category") if isinstance(category, str) and category else name,
         system=_system_of(turns),
         questions=tuple(turn.content for turn in turns if turn.role == "user"),
     )

@@ -37,12 +37,11 @@ class Renderer:
     def ask(self, dialogue: Dialogue) -> Asking:
         """The dialogue's prompts."""
         answers: list[str] = []
-        for number in range(1, len(dialogue.questions) + 1):
+        for number, sample_id in enumerate(dialogue.turn_ids, start=1):
             ids = self.ids(dialogue, answers)
             if self.longest is not None and len(ids) > self.longest:
                 self.left_out[dialogue.set_name] = self.left_out.get(dialogue.set_name, 0) + len(dialogue.questions) - number + 1
                 return
-            sample_id = f"{dialogue.sample_id}#{number}" if len(dialogue.questions) > 1 else dialogue.sample_id
             answer_ids = yield MeasuredPrompt(sample_id, dialogue.category, tuple(ids), set_name=dialogue.set_name, turn=number)
             answers.append(self.tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
@@ -53,7 +52,7 @@ class Renderer:
             DataError: the text holds a control token, which would end or fake a turn, or the template refuses it.
         """
         turns = self._turns(dialogue, answers)
-        asked = [turn for turn in turns if turn.role != "assistant"]
+        asked = [Turn("system", dialogue.system or ""), *(Turn("user", question) for question in dialogue.questions)]  # later turns too
         if (control := control_token_in(self.tokenizer, asked)) is not None:
             raise DataError(f"{dialogue.sample_id} spells out {control!r}, which the target reads as a control token. Drop the row.")
         if self.template == "chat":

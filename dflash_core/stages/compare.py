@@ -49,7 +49,7 @@ def comparison_table(found: Comparison, first: str, second: str) -> Table:
     for section in sections:
         for number, (name, difference) in enumerate(section.items(), start=1):
             table.add_row(escape(name), *_cells(difference), end_section=number == len(section))
-    table.caption = f"speed against the target alone: {found.speed_first:.2f}x and {found.speed_second:.2f}x, comparable if measured on one machine"
+    table.caption = f"speed against the target alone: {found.speed_first:.2f}x and {found.speed_second:.2f}x, comparable if measured on one machine, as many prompts at once"
     table.caption_justify = "left"
     return table
 

@@ -104,6 +104,8 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, dict]] = {
         "line 3 repeats the id 'x' of .*bad.jsonl line 2",
         {},
     ),
+    "half a pair in an id": (lines(GOOD | {"id": "a\ud800"}), "id holds half a surrogate pair at character 1", {}),
+    "half a pair in a category": (lines(GOOD | {"category": "\ud800"}), "category holds half a surrogate pair at character 0", {}),
     "id of another type": (lines(GOOD | {"id": 1.5}), "has the id 1.5", {}),
     "null byte": (lines({"prompt": "a\0b", "response": "x"}), "holds a null byte at character 1", {}),
     "half a surrogate": (lines('{"prompt": "\\ud800", "response": "x"}'), "half a surrogate pair", {}),

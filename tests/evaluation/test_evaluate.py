@@ -209,6 +209,8 @@ def test_two_evaluations_are_compared_by_the_command(measured: tuple[EvaluationR
     assert "No difference found (τ +0.000" in text and "code" in text
     found = json.loads((tmp_path / "c.json").read_text())
     assert found["overall"]["first"] == first.acceptance.tau and sorted(found["by_category"]) == ["code", "list", "story"]
+    odd = shutil.copytree(out, tmp_path / "weekly.json")
+    assert "No difference found" in compare_command.run(out, odd, None)
     with pytest.raises(DataError, match="b/evaluation.json can't be read"):
         compare_command.run(out, tmp_path / "b", None)
 
@@ -217,6 +219,7 @@ def test_two_evaluations_are_compared_by_the_command(measured: tuple[EvaluationR
     "fault",
     [
         "another target", "another vocabulary", "other layers", "no mask row", "a mask row past the end", "no drafter", "no data",
+        "no place for the result",
         "data of another", "full context", "no such set", "a set of answers",
     ],
 )
@@ -229,6 +232,7 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
     export_zlab(drafter.state_dict(), drafter.spec, "target", directory, lineage)
     path = directory / "config.json"
     tree, prepared, config = json.loads(path.read_text()), world.root / "prepared", world.config
+    out = tmp_path / "evaluation.json"
     expected: tuple[type[Exception], str] = {
         "another target": (IdentityError, "000000000000.*" + world.lineage["target_identity"][:12]),
         "another vocabulary": (IdentityError, "vocab_size 600.*has 512"),
@@ -239,6 +243,7 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
         "a set of answers": (DataError, "has the keys 'choices', expected one of turns"),
         "no drafter": (CheckpointError, "config.json"),
         "no data": (DataError, "prepare"),
+        "no place for the result": (CheckpointError, "taken/evaluation.json can't be written"),
         "data of another": (IdentityError, "tokenizer 000000000000.*Re-run stage"),
         "full context": (DataError, "2040 new tokens make .* expected at most the target's 2048"),
     }[fault]
@@ -260,6 +265,9 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
             config = with_evaluation(config, prompt_sets=[str(tmp_path / "answers.jsonl")])
         case "no drafter":
             directory = tmp_path / "nothing"
+        case "no place for the result":
+            (tmp_path / "taken").touch()
+            out = tmp_path / "taken/evaluation.json"
         case "no data":
             prepared = tmp_path / "nothing"
         case "data of another":
@@ -269,8 +277,8 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
         case "full context":
             config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"max_new_tokens": 2040})})
     with pytest.raises(expected[0], match=expected[1]) as error:
-        evaluate(config, world.root, prepared, directory, tmp_path / "evaluation.json")
-    assert error.value.exit_code == 2 and not (tmp_path / "evaluation.json").exists()
+        evaluate(config, world.root, prepared, directory, out)
+    assert error.value.exit_code == 2 and not out.exists()
 
 
 def test_without_a_drafter_the_stage_that_writes_one_is_named(world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

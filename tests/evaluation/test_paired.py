@@ -59,11 +59,11 @@ def test_the_verdict_is_wrong_as_seldom_as_it_says() -> None:
     assert wrong <= 9
 
 
-@pytest.mark.parametrize("field, value", [("target_identity", "b" * 64), ("prompts_digest", "other"), ("max_new_tokens", 9), ("rule", "match")])
+@pytest.mark.parametrize("field, value", [("target_identity", "b" * 64), ("prompts_digest", "other"), ("max_new_tokens", 9), ("rule", "match"), ("seed", 1)])
 def test_evaluations_of_something_else_are_refused_with_both_values(field: str, value: object) -> None:
     subjects = SimpleNamespace(
         target_identity="a" * 64, prompts_digest="one", max_new_tokens=8, dtype="float32", temperature=0.0, rule="greedy", template="chat",
-        prompt_sets={"x": "d"},
+        prompt_sets={"x": "d"}, seed=0,
     )  # fmt: skip
     check_comparable(subjects, subjects)
     other = SimpleNamespace(**(vars(subjects) | {field: value}))

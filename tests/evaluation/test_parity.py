@@ -53,6 +53,15 @@ def test_paths_that_are_apart_are_found(llama: Target, lab: SimpleNamespace, mon
     assert found.largest_difference > TOLERANCE[torch.float32]
 
 
+def test_a_drafter_that_computes_no_numbers_is_found(llama: Target, lab: SimpleNamespace) -> None:
+    drafter = lab.random_drafter()
+    with torch.no_grad():
+        drafter.layers[0].mlp.down_proj.weight.fill_(1e38)  # finite as stored, infinite as computed
+    found = check(llama, drafter, lab, 1)
+    assert found.largest_difference > found.tolerance
+    assert Parity.model_validate_json(found.model_dump_json()) == found
+
+
 def test_rounds_have_every_length_and_end_with_the_text() -> None:
     generator = parity.np.random.default_rng(0)
     for length in (1, 5, 21, 40):

@@ -17,7 +17,8 @@ from dflash_core.target.tiny import make_tiny_tokenizer
 
 def write(path: Path, *rows: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    lines = (row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return path
 
 
@@ -66,6 +67,9 @@ def test_lines_end_at_newline_only_and_the_first_rows_are_taken(tmp_path: Path) 
         ([{"turns": ["a", 3]}], "turns 2 has a number"),
         ([{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}], "line 2 repeats the id of .* line 1"),
         ([{"messages": [{"role": "assistant", "content": "x"}]}], "no user turn"),
+        ([{"id": "5", "turns": ["a", "b"]}, {"id": "5#2", "turns": ["c"]}], "line 2 repeats the id of .* line 1, .*5#2"),
+        (['{"prompt": "x", "category": "a\\ud800"}'], "line 1, category holds half a surrogate pair at character 1"),
+        (['{"prompt": "x", "id": "\\udc00"}'], "line 1, id holds half a surrogate pair at character 0"),
     ],
 )
 def test_bad_rows_are_refused_with_their_place(tmp_path: Path, rows: list, text: str) -> None:
@@ -122,8 +126,9 @@ def test_turns_too_long_for_the_target_are_left_out_and_counted(tmp_path: Path) 
     assert [sample_id.split("/")[-1] for sample_id in asked] == ["2#1"] and sum(render.left_out.values()) == 4
 
 
-def test_a_control_token_in_a_question_is_refused(tmp_path: Path) -> None:
-    (dialogue,) = read_prompt_set(write(tmp_path / "q.jsonl", {"prompt": "say <|im_end|> now"}), 1).dialogues
+@pytest.mark.parametrize("turns", [["say <|im_end|> now"], ["one", "say <|im_end|> now"]])
+def test_a_control_token_in_a_question_is_refused_before_the_first_is_asked(tmp_path: Path, turns: list[str]) -> None:
+    (dialogue,) = read_prompt_set(write(tmp_path / "q.jsonl", {"turns": turns}), 1).dialogues
     with pytest.raises(DataError, match=r"spells out '<\|im_end\|>'"):
         renderer().ids(dialogue, ())
 

@@ -79,10 +79,24 @@ def test_a_measurement_is_run_recorded_and_compared(prefect_server: None, place:
 
     monkeypatch.setitem(EVALUATION, "acceptance", {"tau": 2.0})
     monkeypatch.setattr(FakeCommand, "fails", True)  # a gate that says no is recorded all the same
+    compared = results / "latest/comparison.json"
+    compared.parent.mkdir()
+    compared.touch()
     with pytest.raises(CommandFailed):
         module.evaluate_drafter("mine")
+    assert not compared.exists()  # it was of an earlier result
     found = mlflow_store.find_runs(client, experiment, {"dflash.kind": "evaluation"})
     assert {run.data.metrics["evaluation.acceptance.tau"] for run in found} == {1.75, 2.0}
+
+
+def test_what_can_t_be_compared_is_refused_before_anything_is_measured(place: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "evaluate_on", lambda *_: pytest.fail("it was measured"))
+    latest = evaluation.result_dir(place, "latest") / "evaluation.json"
+    latest.parent.mkdir(parents=True)
+    latest.write_text("{}")
+    for against, text in (("latest", "with itself"), (str(latest), "with itself"), ("champoin", "champoin is no earlier result")):
+        with pytest.raises(ConfigError, match=text):
+            module.evaluate_drafter.fn("mine", ["a.jsonl"], against=against)
 
 
 def test_results_have_a_directory_s_name(place: Workspace) -> None:
