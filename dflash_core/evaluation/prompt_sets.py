@@ -82,13 +82,15 @@ def _dialogue(record: Record, name: str, number: int) -> Dialogue:
         sample_id=f"{name}/{row_id}",
         set_name=name,
         category=plain_text(category, f"{record.where}, category") if isinstance(category, str) and category else name,
-        system=_system_of(turns),
+        system=_system_of(turns, record.where),
         questions=tuple(turn.content for turn in turns if turn.role == "user"),
     )
 
 
-def _system_of(turns: Sequence[Turn]) -> str | None:
-    return next((turn.content for turn in turns if turn.role == "system"), None)
+def _system_of(turns: Sequence[Turn], where: str) -> str | None:
+    if any(turn.role == "system" for turn in turns[1:]):
+        raise DataError(f"{where} has a system turn after another turn, expected one at most, before all others. Merge or drop it.")
+    return turns[0].content if turns[0].role == "system" else None
 
 
 def prompts_digest(sample_ids_and_tokens: Sequence[tuple[str, Sequence[int]]]) -> str:

@@ -68,6 +68,8 @@ def test_lines_end_at_newline_only_and_the_first_rows_are_taken(tmp_path: Path) 
         ([{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}], "line 2 repeats the id of .* line 1"),
         ([{"messages": [{"role": "assistant", "content": "x"}]}], "no user turn"),
         ([{"id": "5", "turns": ["a", "b"]}, {"id": "5#2", "turns": ["c"]}], "line 2 repeats the id of .* line 1, .*5#2"),
+        ([{"messages": [{"role": r, "content": "x"} for r in ("system", "user", "system")]}], "line 1 has a system turn after another turn, expected"),
+        ([{"messages": [{"role": r, "content": "x"} for r in ("user", "assistant", "system", "user")]}], "line 1 has a system turn after another turn, expected"),
         (['{"prompt": "x", "category": "a\\ud800"}'], "line 1, category holds half a surrogate pair at character 1"),
         (['{"prompt": "x", "id": "\\udc00"}'], "line 1, id holds half a surrogate pair at character 0"),
     ],
