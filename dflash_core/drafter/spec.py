@@ -13,6 +13,12 @@ from dflash_core.target.layers import build_target_layer_ids
 STATIC_ROPE_TYPES = ("linear", "llama3", "yarn")
 
 
+WHOLE_NUMBERS = (
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "num_target_layers"),
+    *("vocab_size", "max_position_embeddings"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DrafterSpec:
     """Everything that fixes the drafter's tensors and its mask; weights are not part of it.
@@ -117,9 +123,10 @@ class DrafterSpec:
         """Read a z-lab config.json.
 
         Raises:
-            ConfigError: a field is missing, or block_size differs between its two places.
+            ConfigError: a field is missing or no number, or block_size differs between its two places.
         """
         dflash = config.get("dflash_config") or {}
+        _refuse_other_types(config, dflash)
         sizes = {place["block_size"] for place in (config, dflash) if "block_size" in place}
         if len(sizes) != 1:
             raise ConfigError(
@@ -152,6 +159,23 @@ class DrafterSpec:
             raise ConfigError(
                 f"config.json of the drafter has no {missing}, which z-lab's layout needs; export the drafter again."
             ) from None
+
+
+def _refuse_other_types(config: dict[str, Any], dflash: object) -> None:
+    """Raise ConfigError for a value of another type than z-lab's layout has there; the file may be of another program."""
+    if not isinstance(dflash, dict):
+        raise ConfigError(f"config.json of the drafter has dflash_config {dflash!r:.60}, expected an object; export the drafter again.")
+    least = {name: 1 for name in WHOLE_NUMBERS} | {"block_size": 2, "mask_token_id": 0}
+    whole = [(name, place[name]) for place in (config, dflash) for name in least if name in place]
+    for name, value in whole:
+        if type(value) is not int or value < least[name]:
+            raise ConfigError(f"config.json of the drafter has {name} {value!r:.60}, expected a whole number from {least[name]}; export the drafter again.")
+    ids = dflash.get("target_layer_ids", [])
+    if not isinstance(ids, list) or any(type(layer) is not int for layer in ids):
+        raise ConfigError(f"config.json of the drafter has target_layer_ids {ids!r:.60}, expected a list of whole numbers; export the drafter again.")
+    for name in {"rms_norm_eps", "rope_theta"} & set(config):
+        if type(config[name]) not in (int, float):
+            raise ConfigError(f"config.json of the drafter has {name} {config[name]!r:.60}, expected a number; export the drafter again.")
 
 
 def from_target(target_config: Any, drafter: DrafterConfig, mask_token_id: int, embedding_scale: float = 1.0) -> DrafterSpec:

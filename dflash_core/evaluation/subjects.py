@@ -13,6 +13,7 @@ from dflash_core.drafter.spec import DrafterSpec
 from dflash_core.errors import ConfigError, DataError, IdentityError
 from dflash_core.evaluation.prompts import MeasuredPrompt
 from dflash_core.evaluation.records import Subjects
+from dflash_core.target.layers import check_layer_ids
 
 
 def check_subjects(config: Config, target_dir: Path, drafter_dir: Path, any_target: bool = False) -> Subjects:
@@ -29,7 +30,7 @@ def check_subjects(config: Config, target_dir: Path, drafter_dir: Path, any_targ
     identity = target_identity(target_dir)
     if lineage.get("target_identity", identity) != identity and not any_target:
         raise IdentityError(
-            f"{drafter_dir} was made for target {lineage['target_identity'][:12]}, {target_dir} is {identity[:12]}. "
+            f"{drafter_dir} was made for target {str(lineage['target_identity'])[:12]}, {target_dir} is {identity[:12]}. "
             "Name the drafter's own target, train again, or measure it nevertheless by --any-target."
         )
     settings = config.evaluation
@@ -72,6 +73,7 @@ def _check_shape(spec: DrafterSpec, target_dir: Path, drafter_dir: Path) -> None
                 f"{drafter_dir} was made for a target with {field} {own}, {target_dir} has {tree[field]}. "
                 "Name the drafter's own target."
             )
+    check_layer_ids(spec.target_layer_ids, spec.num_target_layers)
 
 
 def check_lengths(prompts: Sequence[MeasuredPrompt], max_new_tokens: int, target_dir: Path) -> None:
@@ -94,4 +96,5 @@ def context_limit(target_dir: Path) -> int | None:
 def text_config(target_dir: Path) -> dict[str, Any]:
     """The language model's part of the target's config.json."""
     tree = read_json(target_dir / "config.json", "the target")
-    return tree.get("text_config", tree)
+    text = tree.get("text_config")
+    return text if isinstance(text, dict) else tree

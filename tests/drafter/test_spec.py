@@ -50,6 +50,21 @@ def test_config_that_contradicts_itself_is_refused() -> None:
         replace(SPEC, mask_token_id=40)
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("hidden_size", "x"), ("num_attention_heads", None), ("num_hidden_layers", -1), ("vocab_size", "512"), ("rms_norm_eps", None),
+        ("rope_theta", "x"), ("block_size", [4]), ("block_size", 1), ("dflash_config", [1]), ("mask_token_id", "x"), ("target_layer_ids", "01"),
+        ("target_layer_ids", 3), ("target_layer_ids", [True]),
+    ],
+)  # fmt: skip
+def test_values_of_another_type_are_refused_with_both(name: str, value: object) -> None:
+    config = SPEC.to_zlab_config()
+    changed = {**config, name: value} if name in config else {**config, "dflash_config": {**config["dflash_config"], name: value}}
+    with pytest.raises(ConfigError, match=f"has {name} .*, expected "):
+        DrafterSpec.from_zlab_config(changed)
+
+
 def test_follows_the_target() -> None:
     rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     target = LlamaConfig(

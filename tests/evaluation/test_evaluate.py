@@ -219,7 +219,7 @@ def test_two_evaluations_are_compared_by_the_command(measured: tuple[EvaluationR
     "fault",
     [
         "another target", "another vocabulary", "other layers", "no mask row", "a mask row past the end", "no drafter", "no data",
-        "no place for the result",
+        "no place for the result", "layers past the end",
         "data of another", "full context", "no such set", "a set of answers",
     ],
 )
@@ -237,6 +237,7 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
         "another target": (IdentityError, "000000000000.*" + world.lineage["target_identity"][:12]),
         "another vocabulary": (IdentityError, "vocab_size 600.*has 512"),
         "other layers": (IdentityError, "num_hidden_layers 9.*has 6"),
+        "layers past the end": (ConfigError, r"layer ids are \(0, 99\), expected ascending ids from 0 to 4"),
         "no mask row": (ConfigError, "mask_token_id"),
         "a mask row past the end": (ConfigError, "mask_token_id 512 is no row .* 0 to 511"),
         "no such set": (DataError, "nothing.jsonl is no file"),
@@ -252,6 +253,9 @@ def test_what_does_not_belong_together_is_refused_before_a_model_is_loaded(
             path.write_text(json.dumps(tree | {"vocab_size": 600}))
         case "other layers":
             path.write_text(json.dumps(tree | {"num_target_layers": 9}))
+        case "layers past the end":
+            tree["dflash_config"]["target_layer_ids"] = [0, 99]
+            path.write_text(json.dumps(tree))
         case "no mask row":
             del tree["dflash_config"]["mask_token_id"]
             path.write_text(json.dumps(tree))
