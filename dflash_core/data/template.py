@@ -33,13 +33,14 @@ def load_tokenizer(path: str, trust_remote_code: bool = False, needs_template: b
     Raises:
         ConfigError: no tokenizer there, one without offsets, or one without a chat template.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer
 
     if not Path(path).exists():
         raise ConfigError(f"{path} does not exist, expected a target's directory. Correct target.path.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, AttributeError, TypeError, StrictDataclassError) as error:  # a broken config.json, too
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"{path} has no tokenizer that loads ({reason}), expected tokenizer.json. Correct target.path."

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -35,7 +36,7 @@ def read_architecture(directory: Path, trust_remote_code: bool = False) -> PreTr
         raise ConfigError(f"{directory} holds no config.json; expected a model in transformers' format. Correct target.path.")
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    except (ValueError, OSError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, OSError, KeyError, AttributeError, TypeError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{directory}/config.json can't be used: {reason}. Use a model that this transformers knows.") from None
     known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or (trust_remote_code and hasattr(config, "auto_map"))

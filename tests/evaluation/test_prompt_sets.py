@@ -2,16 +2,19 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dflash_core.config import parse_config
-from dflash_core.errors import DataError
+from dflash_core.data.template import load_tokenizer
+from dflash_core.errors import ConfigError, DataError
 from dflash_core.evaluation.prompt_sets import read_prompt_set, read_prompt_sets
 from dflash_core.evaluation.questions import choose_questions
 from dflash_core.evaluation.turns import Renderer
+from dflash_core.target.directory import read_architecture
 from dflash_core.target.tiny import make_tiny_tokenizer
 
 
@@ -141,3 +144,13 @@ def test_sets_that_fit_nowhere_are_refused_before_a_model_is_loaded(world: Simpl
     tree["evaluation"] |= {"prompt_sets": [str(path)], "max_new_tokens": 2040}
     with pytest.raises(DataError, match="shortest of 1 prompts and 2040 new tokens make .* expected at most the target's 2048"):
         choose_questions(parse_config(tree, "test"), world.root, tmp_path)
+
+
+def test_a_target_whose_config_is_broken_gives_no_tokenizer(world: SimpleNamespace, tmp_path: Path) -> None:
+    target = shutil.copytree(world.root / "target", tmp_path / "target")
+    tree = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(tree | {"max_position_embeddings": "x"}))
+    with pytest.raises(ConfigError, match="max_position_embeddings.* expected int, got str"):
+        load_tokenizer(str(target))
+    with pytest.raises(ConfigError, match="max_position_embeddings.* expected int, got str"):
+        read_architecture(target)
