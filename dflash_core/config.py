@@ -192,8 +192,7 @@ class EvaluationConfig(Section):
 
     @model_validator(mode="after")
     def _settings_have_an_effect(self) -> "EvaluationConfig":
-        if not self.prompt_sets:
-            self._refuse_idle("template", "without prompt_sets")
+        # `template` is not among them: prompt sets may be named on the command line.
         if self.temperature == 0.0:
             self._refuse_idle("rule", "at temperature 0")
             self._refuse_idle("seed", "at temperature 0")

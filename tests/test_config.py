@@ -35,6 +35,8 @@ def test_a_value_that_would_fail_later_is_refused_now(section: str, key: str, va
         ("training", {"schedule": "cosine", "decay_ratio": 0.5}, {"schedule": "wsd", "decay_ratio": 0.5}),
         ("training", {"schedule": "constant", "min_lr_ratio": 0.1}, {"schedule": "cosine", "min_lr_ratio": 0.1}),
         ("data_gate", {"max_drift": 0.5}, {"max_drift": 0.5, "reference": "profile.json"}),
+        ("evaluation", {"rule": "match"}, {"rule": "match", "temperature": 0.5}),
+        ("evaluation", {"seed": 3, "template": "raw"}, {"template": "raw"}),  # for prompt sets of the command line
         ("training", {"feature_noise": {"warmup_steps": 5}}, {"feature_noise": {"warmup_steps": 5, "std": 0.1}}),
     ],
 )
