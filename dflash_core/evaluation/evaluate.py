@@ -33,7 +33,9 @@ MOST_WALK_TIES = 0.01  # share of prompts in which a near tie may part the chain
 PARITY_TEXTS = 4  # some 300 tokens meet every length of a round many times
 
 
-def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Path, out_path: Path, *, any_target: bool = False) -> EvaluationRecord:
+def evaluate(
+    config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Path, out_path: Path, *, any_target: bool = False, named: str | None = None
+) -> EvaluationRecord:
     """Measure an exported drafter, write evaluation.json (atomically) and return it.
 
     Args:
@@ -43,6 +45,7 @@ def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Pat
         drafter_dir: an export in z-lab's layout.
         out_path: evaluation.json.
         any_target: see `check_subjects`.
+        named: what the record calls the drafter; None takes its directory.
 
     Raises:
         ConfigError, CheckpointError, DataError, IdentityError: an input is missing or of another target; raised
@@ -52,6 +55,7 @@ def evaluate(config: Config, workdir: Path, prepared_dir: Path, drafter_dir: Pat
     """
     target_dir = workdir / config.target.path
     subjects = check_subjects(config, target_dir, drafter_dir, any_target)
+    subjects = subjects.model_copy(update={"drafter_path": named or subjects.drafter_path})
     questions = choose_questions(config, workdir, prepared_dir)
     check_place(out_path)
     dtype = getattr(torch, config.evaluation.dtype)

@@ -17,10 +17,13 @@ import numpy as np
 from dflash_core.errors import IdentityError
 from dflash_core.evaluation.records import EvaluationRecord, PromptRecord, Subjects
 
-Verdict = Literal["better", "worse", "no difference found"]
+Verdict = Literal["better", "worse", "no difference found", "too few prompts"]
 # What two evaluations must share: otherwise the difference isn't the drafters'. Sampled, the seed makes the answers that later turns hold.
-SAME = ("target_identity", "prompts_digest", "max_new_tokens", "dtype", "temperature", "rule", "seed", "template", "prompt_sets")
+SAME = ("target_identity", "max_new_tokens", "dtype", "temperature", "rule", "seed")
+SAME_PROMPTS = ("prompts_digest", "prompt_sets", "template")
 CONFIDENCE, POWER = 0.95, 0.8
+# All of 5 prompts lie on one side in 1 of 16 cases where there is no difference: that is no 95 %, whatever a bootstrap of 5 gives.
+FEWEST = 6
 # A true difference of so many standard errors is told from 0 in 80 of 100 samples: 1.96 + 0.84.
 DETECTABLE = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) + statistics.NormalDist().inv_cdf(POWER)
 
@@ -32,8 +35,8 @@ class Difference:
     Attributes:
         num_prompts: prompts that both measured.
         low, high: 95 % interval, None for fewer than two prompts with a round.
-        smallest: the least true difference that a sample like this shows in 80 of 100 cases; None as above.
-        verdict: on the second: better or worse where the interval lies on one side of 0.
+        smallest: the least true difference that a sample like this shows in 80 of 100 cases; None as above, and where all draws agree.
+        verdict: on the second: better or worse where the interval lies on one side of 0; none below FEWEST prompts with a round.
     """
 
     num_prompts: int
@@ -64,6 +67,7 @@ def compare_evaluations(first: EvaluationRecord, second: EvaluationRecord, sampl
         IdentityError: they aren't of the same target, prompts and way of decoding.
     """
     check_comparable(first.subjects, second.subjects)
+    _check_prompts(first, second)
     pairs = _pairs(first.prompts, second.prompts)
 
     def over(chosen: Sequence[tuple[PromptRecord, PromptRecord]]) -> Difference:
@@ -99,16 +103,18 @@ def paired_difference(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], samp
     sums_P4 = np.array([[sum(a), len(a), sum(b), len(b)] for a, b in pairs], dtype=np.int64).reshape(-1, 4)
     tokens_a, rounds_a, tokens_b, rounds_b = sums_P4.sum(axis=0).tolist()
     first, second = tokens_a / rounds_a if rounds_a else None, tokens_b / rounds_b if rounds_b else None
-    if first is None or second is None or np.count_nonzero(sums_P4[:, 1] * sums_P4[:, 3]) < 2:
+    if first is None or second is None or (with_rounds := np.count_nonzero(sums_P4[:, 1] * sums_P4[:, 3])) < 2:
         known = None if first is None or second is None else second - first
-        return Difference(len(pairs), first, second, known, None, None, None, "no difference found")
+        return Difference(len(pairs), first, second, known, None, None, None, "too few prompts")
     drawn = np.random.default_rng(seed).integers(len(sums_P4), size=(samples, len(sums_P4)))
     total = sums_P4[drawn].sum(axis=1)
     total = total[(total[:, 1] > 0) & (total[:, 3] > 0)]
     differences = total[:, 2] / total[:, 3] - total[:, 0] / total[:, 1]
     low, high = (float(q) for q in np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
     verdict: Verdict = "better" if low > 0 else "worse" if high < 0 else "no difference found"
-    smallest = DETECTABLE * float(differences.std(ddof=1))
+    if with_rounds < FEWEST:
+        verdict = "too few prompts"
+    smallest = DETECTABLE * float(differences.std(ddof=1)) or None
     return Difference(len(pairs), first, second, second - first, low, high, smallest, verdict)
 
 
@@ -116,6 +122,20 @@ def _pairs(first: Sequence[PromptRecord], second: Sequence[PromptRecord]) -> lis
     """Prompts that both have; a later turn that one left out as too long is in neither."""
     others = {prompt.sample_id: prompt for prompt in second}
     return [(prompt, others[prompt.sample_id]) for prompt in first if prompt.sample_id in others]
+
+
+def _check_prompts(first: EvaluationRecord, second: EvaluationRecord) -> None:
+    """Raise IdentityError, in words that say what was asked of each, where that differs."""
+    if any(getattr(first.subjects, name) != getattr(second.subjects, name) for name in SAME_PROMPTS):
+        raise IdentityError(
+            f"the first evaluation asked {_asked(first)}, the second {_asked(second)}; expected the same prompts. "
+            "Evaluate one of them again, with the other's prompt sets, evaluation.num_prompts and template."
+        )
+
+
+def _asked(record: EvaluationRecord) -> str:
+    sets = ", ".join(f"{figures.num_prompts} of {name}" for name, figures in record.by_set.items())
+    return f"{sets} ({record.subjects.template}, {record.subjects.prompts_digest[:8]})"
 
 
 def _short(value: object) -> str:

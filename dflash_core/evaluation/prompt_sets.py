@@ -55,7 +55,7 @@ def read_prompt_sets(paths: Sequence[Path], most: int) -> tuple[PromptSet, ...]:
 def read_prompt_set(path: Path, most: int) -> PromptSet:
     """As `read_prompt_sets`, for one file."""
     if not path.is_file():
-        raise DataError(f"the prompt set {path} is no file, expected JSONL, JSON or Parquet. Correct evaluation.prompt_sets.")
+        raise DataError(f"the prompt set {path} is no file, expected JSONL, JSON or Parquet. Correct --prompts, or evaluation.prompt_sets.")
     name, seen, dialogues = set_name(path), {}, []
     for number, record in enumerate(read_records(path), start=1):
         if number > most:

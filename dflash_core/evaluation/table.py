@@ -15,8 +15,9 @@ def results_table(record: EvaluationRecord) -> Table:
     rule += f", {subjects.batch_size} prompts at once" if subjects.batch_size > 1 else ""
     table = Table(title=f"{escape(subjects.drafter_path)} on {record.acceptance.num_prompts} prompts ({escape(sets)}), {subjects.dtype}{rule}")
     for heading in ("", "prompts", "tokens", "rounds", "τ", "95 %", "mean of prompts", "whole blocks"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    sections = [{"all": record.acceptance}, record.by_set if len(record.by_set) > 1 else {}, record.by_category]
+        table.add_column(heading, justify="left" if not heading else "right", overflow="fold")
+    categories = {name: figures for name, figures in record.by_category.items() if name not in record.by_set}  # a set without is its own
+    sections = [{"all": record.acceptance}, record.by_set if len(record.by_set) > 1 else {}, categories]
     for section in sections:
         for number, (name, figures) in enumerate(section.items(), start=1):
             is_all = section is sections[0]

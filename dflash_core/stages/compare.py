@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dflash_core.evaluation.paired import Comparison, Difference, compare_evaluations
+from dflash_core.evaluation.paired import FEWEST, Comparison, Difference, compare_evaluations
 from dflash_core.evaluation.record_file import read_record
 
 TABLE_COLUMNS = 110
@@ -32,10 +32,12 @@ def run(first: Path, second: Path, json_path: Path | None) -> str:
 
 def sentence(found: Difference) -> str:
     """The verdict in words."""
-    if found.difference is None or found.smallest is None:
-        return f"{found.num_prompts} prompts are too few to compare: at least two must have a round."
+    if found.verdict == "too few prompts" or found.difference is None:
+        return f"{found.num_prompts} prompts are too few to tell: at least {FEWEST} must have a round."
     size = f"τ {found.difference:+.3f}, 95 % {found.low:+.3f} to {found.high:+.3f}"
     if found.verdict == "no difference found":
+        if found.smallest is None:
+            return f"No difference found: on all {found.num_prompts} prompts the rounds are alike."
         return f"No difference found ({size}); these {found.num_prompts} prompts would have shown one of {found.smallest:.3f}."
     return f"The second is {found.verdict} ({size}, {found.num_prompts} prompts)."
 
@@ -44,8 +46,9 @@ def comparison_table(found: Comparison, first: str, second: str) -> Table:
     """Overall, by set where there are several, by category."""
     table = Table(title=f"{escape(second)} against {escape(first)}")
     for heading in ("", "prompts", "τ first", "τ second", "difference", "95 %", "could show", "second is"):
-        table.add_column(heading, justify="left" if heading in ("", "second is") else "right")
-    sections = [{"all": found.overall}, found.by_set if len(found.by_set) > 1 else {}, found.by_category]
+        table.add_column(heading, justify="left" if heading in ("", "second is") else "right", overflow="fold")
+    categories = {name: difference for name, difference in found.by_category.items() if name not in found.by_set}  # a set without is its own
+    sections = [{"all": found.overall}, found.by_set if len(found.by_set) > 1 else {}, categories]
     for section in sections:
         for number, (name, difference) in enumerate(section.items(), start=1):
             table.add_row(escape(name), *_cells(difference), end_section=number == len(section))

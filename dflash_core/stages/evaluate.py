@@ -45,15 +45,17 @@ def run(
         config = config.model_copy(update={"evaluation": settings})
     if checkpoint is not None and out is None:
         raise ConfigError(f"--checkpoint {checkpoint} has no --out, expected a directory: the stage's own is of the run's drafter. Name one.")
-    with _drafter(config, drafter, checkpoint) as drafter_dir:
-        record = evaluate(config, Path(), layout.PREPARED, drafter_dir, (out or layout.EVALUATION) / FILE, any_target=any_target)
+    path = None if checkpoint is None else _checkpoint(config, checkpoint)
+    named, out_path = None if path is None else str(path), (out or layout.EVALUATION) / FILE
+    with _drafter(config, drafter, path) as drafter_dir:
+        record = evaluate(config, Path(), layout.PREPARED, drafter_dir, out_path, any_target=any_target, named=named)
     text = io.StringIO()
     Console(file=text, width=TABLE_COLUMNS).print(results_table(record))
     return text.getvalue()
 
 
 @contextmanager
-def _drafter(config: Config, drafter: Path | None, checkpoint: str | None) -> Iterator[Path]:
+def _drafter(config: Config, drafter: Path | None, checkpoint: Path | None) -> Iterator[Path]:
     """The directory of what is measured; a checkpoint's drafter is there for as long as it is measured."""
     if checkpoint is None:
         drafter_dir = drafter or layout.DRAFTER
@@ -63,8 +65,17 @@ def _drafter(config: Config, drafter: Path | None, checkpoint: str | None) -> It
         yield drafter_dir
         return
     if drafter is not None:
-        raise ConfigError(f"--checkpoint {checkpoint} and --drafter {drafter} name two drafters, expected one. Leave one out.")
+        raise ConfigError(f"--checkpoint {checkpoint.name} and --drafter {drafter} name two drafters, expected one. Leave one out.")
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
-        drafter_dir = Path(scratch) / full_name(checkpoint)
-        export_checkpoint(config, "zlab", drafter_dir, config.run_dir / "checkpoints" / full_name(checkpoint))
+        drafter_dir = Path(scratch) / checkpoint.name
+        export_checkpoint(config, "zlab", drafter_dir, checkpoint)
         yield drafter_dir
+
+
+def _checkpoint(config: Config, name: str) -> Path:
+    """One of the run's, by its name or step."""
+    directory = config.run_dir / "checkpoints"
+    if not (path := directory / full_name(name)).is_dir():
+        there = ", ".join(sorted(each.name for each in directory.glob("step-*"))) or "none"
+        raise DataError(f"{path} does not exist, expected one of the run's checkpoints ({there}). Correct --checkpoint.")
+    return path

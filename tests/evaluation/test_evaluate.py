@@ -19,6 +19,7 @@ from dflash_core.evaluation import answering
 from dflash_core.evaluation.decode import target_decode
 from dflash_core.evaluation.evaluate import evaluate
 from dflash_core.evaluation.prompts import choose_prompts
+from dflash_core.evaluation.record_file import write_record
 from dflash_core.evaluation.records import EvaluationRecord, WalkDifference
 from dflash_core.evaluation.table import results_table
 from dflash_core.evaluation.turns import ask_once
@@ -206,11 +207,15 @@ def test_a_served_drafter_that_is_another_is_a_gate_that_says_no(
 def test_two_evaluations_are_compared_by_the_command(measured: tuple[EvaluationRecord, Path], tmp_path: Path) -> None:
     first, out = measured
     text = compare_command.run(out, out / "evaluation.json", tmp_path / "c.json")
-    assert "No difference found (τ +0.000" in text and "code" in text
+    assert "5 prompts are too few to tell" in text and "code" in text
     found = json.loads((tmp_path / "c.json").read_text())
     assert found["overall"]["first"] == first.acceptance.tau and sorted(found["by_category"]) == ["code", "list", "story"]
     odd = shutil.copytree(out, tmp_path / "weekly.json")
-    assert "No difference found" in compare_command.run(out, odd, None)
+    assert "5 prompts" in compare_command.run(out, odd, None)
+    other = first.model_copy(update={"subjects": first.subjects.model_copy(update={"prompts_digest": "0" * 64})})
+    write_record(other, tmp_path / "other/evaluation.json")
+    with pytest.raises(IdentityError, match=r"asked 5 of held out \(chat, .*\), the second 5 of held out \(chat, 00000000\); expected the same prompts"):
+        compare_command.run(out, tmp_path / "other", None)
     with pytest.raises(DataError, match="b/evaluation.json can't be read"):
         compare_command.run(out, tmp_path / "b", None)
 

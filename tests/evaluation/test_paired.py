@@ -42,10 +42,18 @@ def test_no_difference_says_what_would_have_shown() -> None:
 def test_equal_drafters_never_differ_and_one_prompt_tells_nothing() -> None:
     same = paired_difference(pairs(10, 0.0), 500, 0)
     assert (same.difference, same.low, same.high, same.verdict) == (0.0, 0.0, 0.0, "no difference found")
+    assert same.smallest is None and sentence(same).endswith("the rounds are alike."), "what never differed says nothing of what would have shown"
     single = paired_difference(pairs(1, 1.0), 500, 0)
-    assert single.low is None and single.verdict == "no difference found" and "too few" in sentence(single)
+    assert single.low is None and single.verdict == "too few prompts" and "too few" in sentence(single)
     empty = paired_difference([([], [])], 500, 0)
     assert empty.difference is None and "too few" in sentence(empty)
+
+
+def test_five_prompts_give_no_verdict_however_far_apart() -> None:
+    silent = [([], [])] * 3  # answers of a single token
+    few = paired_difference(pairs(5, 1.0) + silent, 500, 0)
+    assert few.low > 0.9 and few.verdict == "too few prompts" and "at least 6" in sentence(few)
+    assert paired_difference(pairs(6, 1.0) + silent, 500, 0).verdict == "better"
 
 
 def test_the_verdict_is_wrong_as_seldom_as_it_says() -> None:
@@ -59,11 +67,10 @@ def test_the_verdict_is_wrong_as_seldom_as_it_says() -> None:
     assert wrong <= 9
 
 
-@pytest.mark.parametrize("field, value", [("target_identity", "b" * 64), ("prompts_digest", "other"), ("max_new_tokens", 9), ("rule", "match"), ("seed", 1)])
+@pytest.mark.parametrize("field, value", [("target_identity", "b" * 64), ("max_new_tokens", 9), ("rule", "match"), ("seed", 1)])
 def test_evaluations_of_something_else_are_refused_with_both_values(field: str, value: object) -> None:
     subjects = SimpleNamespace(
-        target_identity="a" * 64, prompts_digest="one", max_new_tokens=8, dtype="float32", temperature=0.0, rule="greedy", template="chat",
-        prompt_sets={"x": "d"}, seed=0,
+        target_identity="a" * 64, max_new_tokens=8, dtype="float32", temperature=0.0, rule="greedy", seed=0,
     )  # fmt: skip
     check_comparable(subjects, subjects)
     other = SimpleNamespace(**(vars(subjects) | {field: value}))

@@ -13,7 +13,7 @@ from dflash_core.checkpoint.store import CheckpointStore
 from dflash_core.config import Config, load_config
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.live import Watch
-from dflash_core.errors import CheckpointError, ConfigError, DataError, IdentityError, Stopped
+from dflash_core.errors import ConfigError, DataError, IdentityError, Stopped
 from dflash_core.evaluation.record_file import read_record
 from dflash_core.stages import evaluate, features, layout, train_inputs
 from dflash_core.stages.train import train
@@ -60,11 +60,11 @@ def test_a_checkpoint_is_measured_like_a_drafter(workspace: Path, tmp_path: Path
     monkeypatch.chdir(workspace)
     assert "on 2 prompts" in evaluate.run(config, out=tmp_path, checkpoint="1")
     subjects = read_record(tmp_path).subjects
-    assert subjects.drafter_path.endswith("step-00000001") and subjects.drafter_lineage["step"] == 1
+    assert subjects.drafter_path == "runs/measured/checkpoints/step-00000001" and subjects.drafter_lineage["step"] == 1
     for wrong in ({"checkpoint": "1"}, {"checkpoint": "1", "drafter": tmp_path, "out": tmp_path}):
-        with pytest.raises(ConfigError, match=r"^--checkpoint 1 (has no --out|and --drafter)"):
+        with pytest.raises(ConfigError, match=r"^--checkpoint (1 has no --out|step-00000001 and --drafter)"):
             evaluate.run(config, **wrong)
-    with pytest.raises(CheckpointError, match="step-00000007"):
+    with pytest.raises(DataError, match=r"step-00000007 does not exist, expected .* \(step-00000001, step-00000002\)"):
         evaluate.run(config, out=tmp_path, checkpoint="7")
 
 
