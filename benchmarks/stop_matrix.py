@@ -23,14 +23,8 @@ from typing import Any
 import psutil
 import yaml
 from kill_campaign import PARAMS, final_state, last_step, make_workspace
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterState, TaskRunFilterStateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from results import leave
 from run_processes import described, runs
 from services_site import Site, site, wait_for
@@ -40,13 +34,13 @@ from dflash_core.training.log_reader import all_records
 from dflash_core.training.records import ResumeRecord, StartRecord
 from tasks import mlflow_store
 from tasks.shipping import KIND_TAG
+from tasks.tidying import SETTLED
 
 PROFILE = "stopped"
 STEPS = 140
 FIRST_STEP = 40  # of the session that is stopped
 BEFORE_TRAINING = ("prepare", "bucket", "check-data", "features")
-BEFORE_TRAINING_S = 4.0  # to find that these are up to date
-LIMIT_STEP = 70  # about where the time limit comes; half way, since a busy machine moves it either way
+LIMIT_STEP = 70  # about where the time limit comes
 MOST_RETRIES = 5  # of a run that has a time limit, which holds for each attempt
 ORPHAN_S, STATE_S, RUN_S = 60.0, 150.0, 600.0
 FINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
@@ -68,12 +62,14 @@ def matrix(directory: Path, cases: list[str], times: int) -> dict[str, Any]:
     """A row for each time and case, and what holds of all of them."""
     with site(directory, PROFILE, tiny_settings(directory / "inputs", STEPS)) as place:
         _leave_out_evaluations(place)
-        expected, limit_s = _left_alone(place)
+        expected = _left_alone(place)
+        limit_s = _time_limit(place) if "time-out" in cases else None
         rows = []
         for case in [CASES[name] for _ in range(times) for name in cases]:
             rows.append(_row(place, case, limit_s, expected))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
         changed = [row["case"] for row in rows if "run_id" in row and place.state(row["run_id"])[1] != row["after_retry"]]
+        time.sleep(SETTLED.total_seconds() + 5)  # a run that has just completed is left alone for so long
         _finish(place, place.start("tidy-up", {}))
         open_task_runs = _open_task_runs(place)
     good = not changed and not open_task_runs and not any(row["wrong"] for row in rows)
@@ -94,7 +90,7 @@ def tiny_settings(directory: Path, num_steps: int) -> dict[str, Any]:
     }
 
 
-def _row(place: Site, case: Case, limit_s: float, expected: dict[str, Any]) -> dict[str, Any]:
+def _row(place: Site, case: Case, limit_s: float | None, expected: dict[str, Any]) -> dict[str, Any]:
     """`stop_and_retry`, or what kept it from its end; the other rows are measured nevertheless."""
     try:
         return stop_and_retry(place, case, limit_s, expected)
@@ -103,7 +99,7 @@ def _row(place: Site, case: Case, limit_s: float, expected: dict[str, Any]) -> d
         return {"case": case.name, "wrong": [f"{type(error).__name__}: {error}"]}
 
 
-def stop_and_retry(place: Site, case: Case, limit_s: float, expected: dict[str, Any]) -> dict[str, Any]:
+def stop_and_retry(place: Site, case: Case, limit_s: float | None, expected: dict[str, Any]) -> dict[str, Any]:
     """One row."""
     began = time.time()
     run_id = _start(place, **({"time_limit_minutes": limit_s / 60} if case.name == "time-out" else {}))
@@ -131,16 +127,25 @@ def _leave_out_evaluations(place: Site) -> None:
     place.client.delete_automation(place.client.find_automation("evaluate-proven-checkpoints").id)
 
 
-def _left_alone(place: Site) -> tuple[dict[str, Any], float]:
-    """What must come out, and a time limit that comes in the middle of the training."""
+def _left_alone(place: Site) -> dict[str, Any]:
+    """What must come out."""
+    return final_state(_undisturbed(place)[1])
+
+
+def _time_limit(place: Site) -> float:
+    """Seconds that a run like those that are stopped, whose first stages are up to date, takes to the middle of its training."""
+    run, workspace = _undisturbed(place)
+    (reached,) = (r.wall_time for r in all_records(workspace / "runs/killed/train_log.jsonl") if r.kind == "step" and r.step == LIMIT_STEP)
+    return round(reached - run.start_time.timestamp(), 1)
+
+
+def _undisturbed(place: Site) -> tuple[FlowRun, Path]:
     run_id = _start(place)
     _finish(place, run_id)
-    run, workspace = place.client.read_flow_run(run_id), place.workspace_of(PROFILE, run_id)
+    run = place.client.read_flow_run(run_id)
     if run.state.name != "Completed":
         raise RuntimeError(f"the run left alone failed: {run.state.message}")
-    (train,) = (task for task in place.client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))) if task.name == "train")
-    (reached,) = (r.wall_time for r in all_records(workspace / "runs/killed/train_log.jsonl") if r.kind == "step" and r.step == LIMIT_STEP)
-    return final_state(workspace), round(BEFORE_TRAINING_S + reached - train.start_time.timestamp(), 1)
+    return run, place.workspace_of(PROFILE, run_id)
 
 
 def _after_stop(place: Site, case: Case, run_id: str, before: set[psutil.Process]) -> dict[str, Any]:
