@@ -47,6 +47,7 @@ def measure(directory: Path, times: int) -> dict[str, Any]:
     """Seconds of the flow and of the commands, and what is between the least of each."""
     flows, commands = [], []
     with site(directory, PROFILE, smoke_settings(directory)) as place:
+        place.leave_out_evaluations()
         workspace = place.project / "workspaces" / PROFILE
         for _ in range(times):
             _empty(workspace)

@@ -57,6 +57,15 @@ class Site:
         """`up` or `down`, by the copy's own command."""
         run_command(self.project, "-m", "tasks.services", what, *_options(self.machine))
 
+    def leave_out_evaluations(self) -> None:
+        """Each run's proven checkpoints would be evaluated afterwards, and what comes next wait for the node, or share the cores."""
+        file = self.project / "prefect.yaml"
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tree["deployments"] = [deployment for deployment in tree["deployments"] if deployment["name"] != "evaluate-drafter"]
+        file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+        self.client.delete_deployment(self.client.read_deployment_by_name("evaluate-drafter/evaluate-drafter").id)
+        self.client.delete_automation(self.client.find_automation("evaluate-proven-checkpoints").id)
+
     def processes(self, run_id: str) -> set[psutil.Process]:
         """A run's: the flow's own, stages, launchers, ranks, and whatever they have started."""
         services = [read_pid(self.machine, file.stem) for file in self.machine.directory.glob("*.pid")]

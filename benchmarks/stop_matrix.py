@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 def matrix(directory: Path, cases: list[str], times: int) -> dict[str, Any]:
     """A row for each time and case, and what holds of all of them."""
     with site(directory, PROFILE, tiny_settings(directory / "inputs", STEPS)) as place:
-        _leave_out_evaluations(place)
+        place.leave_out_evaluations()
         expected = _left_alone(place)
         limit_s = _time_limit(place) if "time-out" in cases else None
         rows = []
@@ -115,16 +115,6 @@ def stop_and_retry(place: Site, case: Case, limit_s: float | None, expected: dic
     row |= {"mlflow": _mlflow_runs(place, began), "identical": final_state(workspace) == expected}
     row |= {"seconds": round(time.time() - began, 1), "run_id": run_id}
     return row | {"wrong": _wrong(case, row)}
-
-
-def _leave_out_evaluations(place: Site) -> None:
-    """Each run's proven checkpoints would be evaluated one after the other, and the next case's run wait for the node."""
-    file = place.project / "prefect.yaml"
-    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    tree["deployments"] = [deployment for deployment in tree["deployments"] if deployment["name"] != "evaluate-drafter"]
-    file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
-    place.client.delete_deployment(place.client.read_deployment_by_name("evaluate-drafter/evaluate-drafter").id)
-    place.client.delete_automation(place.client.find_automation("evaluate-proven-checkpoints").id)
 
 
 def _left_alone(place: Site) -> dict[str, Any]:
