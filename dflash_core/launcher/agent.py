@@ -13,7 +13,7 @@ from torch.distributed.elastic.agent.server import SimpleElasticAgent, Worker, W
 from torch.distributed.elastic.agent.server.api import RunResult
 
 from dflash_core.errors import Stopped
-from dflash_core.launcher.meeting import Meeting
+from dflash_core.launcher.meeting import NO_NAME_SERVER, Meeting
 from dflash_core.launcher.options import LaunchOptions
 from dflash_core.launcher.output import RankOutput
 from dflash_core.launcher.peers import Peers
@@ -86,6 +86,7 @@ class RankAgent(SimpleElasticAgent):
         defaults = {"OMP_NUM_THREADS": self._options.threads, "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1}
         if self._options.nnodes == 1:
             defaults["GLOO_SOCKET_IFNAME"] = "lo"  # gloo else looks up the host's name, which needn't resolve
+            defaults["RES_OPTIONS"] = NO_NAME_SERVER
         chosen = {name: os.environ.get(name, value) for name, value in defaults.items()}
         return {name: str(value) for name, value in (chosen | variables).items()}
 

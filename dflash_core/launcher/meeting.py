@@ -5,6 +5,7 @@ waits in C++ for up to ten minutes, in which Ctrl-C isn't heard; this one waits 
 binds to loopback, at any free port; several nodes have no choice but to listen where they can be reached.
 """
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from dflash_core.launcher.output import RankOutput
 from dflash_core.launcher.signals import StopSignals
 
 MEETING_S = 600.0  # nodes are often started by hand, one after the other
+# For glibc, where one node is all that takes part: torch's store asks for the name of each peer, for its log, and what no hosts file
+# answers goes to the name server, which may be far away or gone.
+NO_NAME_SERVER = "attempts:0"
 _STORE_TIMEOUT = timedelta(seconds=60)
 _RETRY_S = 0.5
 
@@ -48,6 +52,7 @@ class Meeting(RendezvousHandler):
         return RendezvousInfo(store, self._options.node_rank, self._options.nnodes, place)
 
     def _serve_here(self) -> TCPStore:
+        os.environ.setdefault("RES_OPTIONS", NO_NAME_SERVER)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         fd = listener.detach()  # the store's from here on

@@ -14,10 +14,10 @@ from .ranks import lines
 
 def test_ranks_get_what_torchrun_sets(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
-    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS")
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS", "RES_OPTIONS")
     launch(script(f"print(rank, size, *(os.environ[n] for n in {names}))"), LaunchOptions(nproc=2), tmp_path)
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
-    assert [lines(tmp_path, rank) for rank in (0, 1)] == [[f"{r} 2 {r} 2 0 127.0.0.1 True {threads}"] for r in (0, 1)]
+    assert [lines(tmp_path, rank) for rank in (0, 1)] == [[f"{r} 2 {r} 2 0 127.0.0.1 True {threads} attempts:0"] for r in (0, 1)]
 
 
 def test_a_persons_number_of_threads_stays(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
