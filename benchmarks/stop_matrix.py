@@ -123,7 +123,7 @@ def _left_alone(place: Site) -> dict[str, Any]:
 
 
 def _time_limit(place: Site) -> float:
-    """Seconds that a run like those that are stopped, whose first stages are up to date, takes to the middle of its training."""
+    """Seconds that a run like those that are stopped, whose first stages are up to date, takes to LIMIT_STEP."""
     run, workspace = _undisturbed(place)
     (reached,) = (r.wall_time for r in all_records(workspace / "runs/killed/train_log.jsonl") if r.kind == "step" and r.step == LIMIT_STEP)
     return round(reached - run.start_time.timestamp(), 1)

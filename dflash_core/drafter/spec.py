@@ -11,8 +11,7 @@ from dflash_core.target.layers import build_target_layer_ids
 # RoPE variants whose frequencies don't depend on the length of the sequence. The others ("dynamic",
 # "longrope") are not carried over: the drafter then uses plain RoPE with the target's theta.
 STATIC_ROPE_TYPES = ("linear", "llama3", "yarn")
-
-
+# Of z-lab's config.json; in each, 1 is the least that makes sense.
 WHOLE_NUMBERS = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "num_target_layers"),
     *("vocab_size", "max_position_embeddings"),
