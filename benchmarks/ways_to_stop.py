@@ -1,11 +1,12 @@
 """The ways in which a flow run is stopped, each with what the run must then show."""
 
+import contextlib
 import json
 import os
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import psutil
@@ -67,22 +68,35 @@ def _lose_node(place: Site, run_id: str) -> None:
         process.kill()
 
 
-def _restart_server(place: Site, run_id: str) -> None:
+def _restart_server(place: Site, run_id: str, away_s: float = 10) -> None:
     server = psutil.Process(read_pid(place.machine, "prefect"))
     for process in [*server.children(recursive=True), server]:
         process.kill()
-    time.sleep(10)
+    time.sleep(away_s)
     place.services("up")
 
 
+def _miss_server(place: Site, run_id: str) -> None:
+    """For so long that the run seems to be lost when the server is back."""
+    with _waiting_ranks(place, run_id):
+        _restart_server(place, run_id, away_s=150)
+
+
 def _cancel_after_restart(place: Site, run_id: str) -> None:
+    with _waiting_ranks(place, run_id):
+        _restart_server(place, run_id)
+    _cancel(place, run_id)
+
+
+@contextlib.contextmanager
+def _waiting_ranks(place: Site, run_id: str) -> Iterator[None]:
+    """The tiny training would be over before the server is back."""
     _, ranks = launcher_and_ranks(flow_process(run_id, _gpu_worker(place)))
     for rank in ranks:
-        rank.suspend()  # the tiny training would be over before the server is back
-    _restart_server(place, run_id)
+        rank.suspend()
+    yield
     for rank in ranks:
         rank.resume()
-    _cancel(place, run_id)
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,7 @@ CASES = {
         Case("launcher-killed", _kill_launcher, "Failed"),
         Case("rank-killed", _kill_rank, "Failed"),
         Case("server-restarted", _restart_server, "Completed", goes_on=True),
+        Case("server-away", _miss_server, "Completed", goes_on=True),
         Case("restart-then-cancel", _cancel_after_restart, "Cancelled"),
         Case("node-lost", _lose_node, "Crashed"),
     )

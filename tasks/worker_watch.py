@@ -1,7 +1,8 @@
-"""Does for a run what its worker would, where that is gone or listens no more.
+"""Does for a run what its worker would, where that is gone or listens no more, and what the server can't know.
 
-When a worker is killed, nobody tells the flow's process, which would go on with nobody to stop it. And a worker gives up listening
+When a worker is killed, nobody tells the flow's process, which would go on with nobody to stop it. A worker gives up listening
 for cancels where its server is away for some 20 seconds: the page then shows Cancelling for ever, and the training goes on.
+And a server that was away for longer than a lost node is waited for takes every run for lost at once.
 """
 
 import contextlib
@@ -15,9 +16,12 @@ from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Running
+
+LOST = "No heartbeat"  # so begins the message of a state that is only the server's guess
 
 POLL_SECONDS = 1.0
 ASK_SECONDS = 5.0
@@ -32,7 +36,7 @@ class _CancelSeen(BaseException):
 @contextlib.contextmanager
 def watching_worker(patience: float = PATIENCE_SECONDS, ask: float = ASK_SECONDS, poll: float = POLL_SECONDS) -> Iterator[None]:
     """End the body, in the main thread of a deployment's run: as by SIGTERM when the worker has died, which makes the run Crashed.
-    And when the run has been Cancelling for so long; it is then Cancelled.
+    And when the run has been Cancelling for so long; it is then Cancelled. A run that is taken for lost is Running again.
 
     Raises:
         TerminationSignal: the worker is gone.
@@ -66,21 +70,25 @@ def _watch(run_id: UUID, over: threading.Event, patience: float, ask: float, pol
         now = time.monotonic()
         if now - asked < ask:
             continue
-        asked = now
-        cancelling_since = (cancelling_since or now) if _is_cancelling(run_id) else None
+        asked, state = now, _state_of(run_id)
+        if state is not None and state.is_crashed() and (state.message or "").startswith(LOST):
+            _say_it_runs(run_id)
+        cancelling_since = (cancelling_since or now) if state is not None and state.is_cancelling() else None
         if cancelling_since is not None and now - cancelling_since >= patience:
             signal.pthread_kill(threading.main_thread().ident, _CANCEL)
             return
 
 
-def _is_cancelling(run_id: UUID) -> bool:
-    """False also where the server doesn't answer. A client of its own each time, since a kept one waits a minute for a server."""
-    try:
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(run_id).state
-    except Exception:  # noqa: BLE001 - whatever the server or the network does, the training goes on
-        return False
-    return state is not None and state.is_cancelling()
+def _state_of(run_id: UUID) -> State | None:
+    """None also where the server doesn't answer. A client of its own each time, since a kept one waits a minute for a server."""
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # whatever happens to it, the training goes on
+        return client.read_flow_run(run_id).state
+    return None
+
+
+def _say_it_runs(run_id: UUID) -> None:
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # it is asked again soon
+        client.set_flow_run_state(run_id, Running(message="It was taken for lost, and goes on"), force=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

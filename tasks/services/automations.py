@@ -14,6 +14,7 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
 
 from tasks.events import CHECKPOINT_PROVEN, CHECKPOINT_REJECTED, CHECKPOINT_UNPROVEN, DATA_REFUSED, DRAFTER_REFUSED
+from tasks.worker_watch import LOST
 
 FLOW_RUN = "prefect.flow-run."
 BEATS_MISSED = 3
@@ -68,7 +69,7 @@ def _lost_nodes(heartbeat_seconds: int) -> AutomationCore:
             threshold=1,
             within=timedelta(seconds=BEATS_MISSED * heartbeat_seconds),
         ),
-        actions=[ChangeFlowRunState(state=StateType.CRASHED, message=f"No heartbeat for {BEATS_MISSED * heartbeat_seconds} s: the node is lost")],
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, message=f"{LOST} for {BEATS_MISSED * heartbeat_seconds} s: the node is lost")],
     )
 
 

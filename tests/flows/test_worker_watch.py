@@ -8,7 +8,7 @@ from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, TerminationSignal
-from prefect.states import Cancelling, Running
+from prefect.states import Cancelling, Crashed, Running
 from prefect.utilities.engine import capture_sigterm
 
 from tasks import worker_watch
@@ -84,3 +84,11 @@ def test_a_worker_that_is_gone_ends_the_body_as_by_a_signal(run_in: Callable[[St
     monkeypatch.setattr(worker_watch.os, "getppid", lambda: next(parents))
     with capture_sigterm(), pytest.raises(TerminationSignal), watching_worker(poll=0.02):
         time.sleep(120)
+
+
+@pytest.mark.parametrize(("message", "then"), [(f"{worker_watch.LOST} for 84 s: the node is lost", "Running"), ("by a person", "Crashed")])
+def test_a_run_that_is_taken_for_lost_says_that_it_runs(run_in: Callable[[State], StateNow], message: str, then: str) -> None:
+    state_now = run_in(Crashed(message=message))
+    with watching_worker(ask=0.02, poll=0.02):
+        time.sleep(0.5)
+    assert state_now() == then
