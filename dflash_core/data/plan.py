@@ -51,9 +51,12 @@ class BatchPlan:
     """The steps of every epoch of a dataset with these row lengths (int [N], tokens)."""
 
     def __init__(self, lengths: np.ndarray, bucket: BucketConfig, seed: int) -> None:
-        """Raises DataError where there is no row to plan."""
+        """Raises DataError where there is no row to plan, or one without tokens."""
         if len(lengths) == 0:
             raise DataError("The training split has 0 rows, expected at least one to plan. Run stage prepare on more data.")
+        if np.min(lengths) < 1:
+            row = int(np.argmin(lengths))
+            raise DataError(f"Row {row} of the training split has {int(lengths[row])} tokens, expected at least 1. Run stage prepare again.")
         self.bucket = bucket
         self.seed = seed
         self._padded_N = bucket_lengths(np.asarray(lengths), bucket.multiple)

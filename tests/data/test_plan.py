@@ -121,6 +121,11 @@ def test_no_rows_are_refused():
         BatchPlan(np.zeros(0, dtype=np.int32), BucketConfig(), 0)
 
 
+def test_a_row_without_tokens_is_refused() -> None:
+    with pytest.raises(DataError, match="Row 1 of the training split has 0 tokens"):
+        BatchPlan(np.array([3, 0, 5]), BucketConfig(), 0)
+
+
 def test_padding_stats():
     stats = padding_stats(np.asarray([1, 32, 33, 64]), 32)
     assert (stats.tokens, stats.padded_tokens, stats.histogram) == (130, 192, ((32, 2), (64, 2)))
