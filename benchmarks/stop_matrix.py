@@ -112,6 +112,7 @@ def stop_and_retry(place: Site, case: Case, limit_s: float | None, expected: dic
     row["retries"] = _retry(place, case, run_id)
     run = place.client.read_flow_run(run_id)
     row |= {"after_retry": run.state.name, "run_count": run.run_count, "resumed_from": _resumed_from(workspace)}
+    row["states"] = [state.name for state in sorted(place.client.read_flow_run_states(run_id), key=lambda state: state.timestamp)]
     row |= {"mlflow": _mlflow_runs(place, began), "identical": final_state(workspace) == expected}
     row |= {"seconds": round(time.time() - began, 1), "run_id": run_id}
     return row | {"wrong": _wrong(case, row)}
