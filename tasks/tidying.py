@@ -22,6 +22,7 @@ from prefect.client.schemas.objects import StateType, TaskRun
 from prefect.states import Crashed
 
 from dflash_core.errors import ConfigError
+from tasks import from_registry
 from tasks.publication import Publication, publications
 from tasks.workspace import OF_A_RUN, WORKSPACES, in_use
 
@@ -43,13 +44,15 @@ def end_orphaned_task_runs() -> int:
 
 @task(cache_policy=NO_CACHE, task_run_name="workspaces")
 def remove_old_workspaces(days: int, directory: Path = WORKSPACES) -> list[str]:
-    """Remove what deployments' runs have left and nothing has touched for so long; gives the names."""
+    """Remove what deployments' runs have left and nothing has touched for so long, then what only these had from the registry; gives the names."""
     removed = []
     with publications(directory) as files:
         needed = {path for file in files for path in _needs(directory, file.stem)}
         for root in _old_run_workspaces(directory, days):
             if root not in needed and _remove(root):
                 removed.append(root.name)
+    for path in _old_inputs(directory, days):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     get_run_logger().info("%d workspaces removed", len(removed))
     return removed
 
@@ -75,9 +78,22 @@ def _needs(directory: Path, line: str) -> Iterator[Path]:
 
 def _old_run_workspaces(directory: Path, days: int) -> list[Path]:
     """Those that a deployment's run has made for itself; a person's own stay."""
-    before = time.time() - days * 24 * 3600
     marks = directory.glob(f"*/{OF_A_RUN}")
-    return sorted(mark.parent for mark in marks if (mark.parent / "flow.lock").stat().st_mtime < before)
+    return sorted(mark.parent for mark in marks if _is_older(mark.parent / "flow.lock", days))
+
+
+def _old_inputs(directory: Path, days: int) -> list[Path]:
+    """Drafters and profiles from the registry that no workspace names and no link calls the last known."""
+    place = directory / from_registry.DIRECTORY
+    found = list(place.iterdir()) if place.is_dir() else []
+    last_known = {path.resolve() for path in found if path.is_symlink()}
+    named = "".join(params.read_text(encoding="utf-8") for params in directory.glob("*/params.yaml"))
+    files = [path for path in found if not path.is_symlink() and path.resolve() not in last_known and path.name not in named]
+    return [path for path in files if _is_older(path, days)]
+
+
+def _is_older(path: Path, days: int) -> bool:
+    return path.stat().st_mtime < time.time() - days * 24 * 3600
 
 
 def _remove(root: Path) -> bool:

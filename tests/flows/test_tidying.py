@@ -11,7 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed, Crashed, Running
 
-from tasks import tidying
+from tasks import from_registry, tidying
 from tasks.tidying import end_orphaned_task_runs, remove_old_workspaces
 from tasks.workspace import OF_A_RUN, in_use
 
@@ -45,6 +45,21 @@ def test_only_old_ones_of_runs_that_nothing_starts_from_are_removed(tmp_path: Pa
     (tmp_path / ".published/demo.json").write_text(json.dumps(publication))
     assert remove_old_workspaces.fn(30, tmp_path) == ["old"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".published", "a-persons", "published", "trained", "young"]
+
+
+def test_what_came_from_the_registry_goes_when_no_workspace_names_it(tmp_path: Path) -> None:
+    place = tmp_path / from_registry.DIRECTORY
+    place.mkdir()
+    for name in ("old", "named", "last-known", "young"):
+        (place / name).mkdir()
+        (place / name / "model.safetensors").touch()
+        if name != "young":
+            os.utime(place / name, (0, 0))
+    (place / "m@champion.drafter").symlink_to(place / "last-known")
+    root = workspace(tmp_path, "a-persons", 400, of_a_run=False)
+    (root / "params.yaml").write_text(f"drafter: {{init_from: {place / 'named'}}}")
+    remove_old_workspaces.fn(30, tmp_path)
+    assert sorted(path.name for path in place.iterdir()) == ["last-known", "m@champion.drafter", "named", "young"]
 
 
 def test_one_that_a_run_is_in_stays(tmp_path: Path) -> None:
