@@ -29,7 +29,7 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # The same run started in every way, with PostgreSQL behind both servers (Debian: apt-get install postgresql) and an S3 store for
-# MLflow's artifacts and DVC's outputs. Chromium must be on the path.
+# MLflow's artifacts and DVC's outputs: 15 minutes on two cores. Chromium must be on the path.
 test-real: $(STAMP)
 	$(ADD) -e .[real]
 	$(BIN)/python benchmarks/starts.py --db postgres --s3

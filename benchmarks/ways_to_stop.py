@@ -79,7 +79,7 @@ def _restart_server(place: Site, run_id: str, away_s: float = 10) -> None:
 def _miss_server(place: Site, run_id: str) -> None:
     """For so long that the run seems to be lost when the server is back."""
     with _waiting_ranks(place, run_id):
-        _restart_server(place, run_id, away_s=150)
+        _restart_server(place, run_id, away_s=120)
 
 
 def _cancel_after_restart(place: Site, run_id: str) -> None:
