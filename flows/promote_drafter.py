@@ -9,7 +9,7 @@ from prefect import flow
 from tasks import quiet_errors
 from tasks.approval import ask_a_person
 from tasks.command_line import exit_code_of
-from tasks.forms import WorkspaceName
+from tasks.forms import ModelName, WorkspaceName
 from tasks.promotion import one_at_a_time, open_registry
 from tasks.promotion_settings import PromotionSettings
 from tasks.promotion_steps import conclude, judge, roll_back
@@ -40,7 +40,7 @@ def promote_drafter(workspace: WorkspaceName = "demo", settings: PromotionSettin
 
 
 @flow(name="rollback-drafter")
-def rollback_drafter(model: str) -> dict[str, Any]:
+def rollback_drafter(model: ModelName) -> dict[str, Any]:
     """Make the previous champion the champion again.
 
     Args:

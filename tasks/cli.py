@@ -52,13 +52,15 @@ def pull(
 ) -> None:
     """Bring a registered drafter's files back, byte for byte; or its checkpoint, for a training to go on from."""
     from tasks import pull as stage
-    from tasks.mlflow_store import default_uri
+    from tasks.mlflow_store import default_uri, reached
 
-    version = stage.find(uri or default_uri(), reference)
-    if checkpoint:
-        typer.echo(f"the checkpoint of {version.name} is in {stage.pull_checkpoint(version, out)}")
-    else:
-        typer.echo(f"{version.name} is in {stage.pull(uri or default_uri(), version, out)}")
+    uri = uri or default_uri()
+    with reached(uri):
+        version = stage.find(uri, reference)
+        if checkpoint:
+            typer.echo(f"the checkpoint of {version.name} is in {stage.pull_checkpoint(version, out)}")
+        else:
+            typer.echo(f"{version.name} is in {stage.pull(uri, version, out)}")
 
 
 @cli.app.command(epilog=_example("rollback dflash-smollm2-135m-instruct"))
@@ -68,11 +70,12 @@ def rollback(
 ) -> None:
     """Make the previous champion the champion again."""
     from tasks import alias_moves, promotion
-    from tasks.mlflow_store import default_uri
+    from tasks.mlflow_store import default_uri, reached
     from tasks.registry import Registry
 
-    with promotion.one_at_a_time(model):
-        gone, back = alias_moves.roll_back(Registry(uri or default_uri(), model))
+    registry = Registry(uri or default_uri(), model)
+    with reached(registry.uri), promotion.one_at_a_time(model):
+        gone, back = alias_moves.roll_back(registry)
     typer.echo(f"version {back.number} of {model} is the champion again, version {gone.number} was rolled back")
 
 
@@ -84,8 +87,11 @@ def gc(
 ) -> None:
     """Delete from DVC's cache what neither a workspace nor a version in the registry refers to."""
     from tasks import collect
+    from tasks.mlflow_store import default_uri, reached
 
-    typer.echo(collect.collect_project(uri, delete=delete, days=days))
+    uri = uri or default_uri()
+    with reached(uri):
+        typer.echo(collect.collect_project(uri, delete=delete, days=days))
 
 
 def entry() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.errors import DataError
-from tasks import lineage, mlflow_store
+from tasks import lineage
 from tasks.publication import DIRECTORY as PUBLISHED
 from tasks.pull import CACHE, cached
 from tasks.registration import DVC_SCHEME, DVC_TAG
@@ -32,14 +32,14 @@ class Garbage:
     num_kept: int
 
 
-def collect_project(uri: str | None, *, delete: bool, days: float) -> str:
+def collect_project(uri: str, *, delete: bool, days: float) -> str:
     """The project's cache, workspaces and registry; gives the line that a person sees.
 
     Raises:
         ConfigError: a flow runs in a workspace.
         Exception: the registry can't be asked, without which nothing is deleted.
     """
-    versions = all_versions(uri or mlflow_store.default_uri())
+    versions = all_versions(uri)
     with contextlib.ExitStack() as stack:
         for workspace in sorted((PROJECT / "workspaces").glob("*/params.yaml")):
             stack.enter_context(in_use(workspace.parent))

@@ -1,10 +1,8 @@
 """Delivery by hand: a run that MLflow was not there for, and logs of other trainers."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_core.errors import ConfigError, DataError
+from dflash_core.errors import DataError
 from tasks import mlflow_store
 from tasks.imports import import_log
 from tasks.shipping import LOG
@@ -21,7 +19,7 @@ def ship_run(run_dir: Path, uri: str | None = None) -> str:
     uri = uri or mlflow_store.default_uri()
     if not (run_dir / LOG).is_file():
         raise DataError(f"{run_dir} holds no {LOG}, expected the directory of a run (runs/NAME). Correct the path.")
-    with _reached(uri):
+    with mlflow_store.reached(uri):
         # A workspace's root holds runs/NAME; a run elsewhere has its log and checkpoints only.
         run_id = deliver_all(uri, run_dir.resolve(), run_dir.resolve().parent.parent)
     return f"{run_dir} is delivered to MLflow run {run_id}" if run_id else f"{run_dir / LOG} has no record yet"
@@ -36,19 +34,7 @@ def import_foreign(log: Path, name: str | None, pattern: str | None, uri: str | 
     """
     if log.is_dir() and (log / LOG).is_file():
         return ship_run(log, uri)
-    with _reached(uri or mlflow_store.default_uri()):
+    with mlflow_store.reached(uri or mlflow_store.default_uri()):
         done = import_log(uri or mlflow_store.default_uri(), log, name, pattern)
     again = "" if done.new else ", where it was before"
     return f"{log} ({done.format}): {done.num_metrics:,} metrics are in MLflow run {done.run_id}, {done.name}{again}"
-
-
-@contextlib.contextmanager
-def _reached(uri: str) -> Iterator[None]:
-    """Turn a server that can't be reached into one sentence."""
-    try:
-        yield
-    except Exception as error:
-        if not (isinstance(error, OSError) or mlflow_store.is_of_mlflow(error)):
-            raise
-        reason, place = " ".join(str(error).split())[:200], mlflow_store.without_secret(uri)
-        raise ConfigError(f"MLflow at {place} refuses, or can't be reached: {reason}. Start it, or correct the URI.") from None

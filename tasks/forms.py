@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.registry import MODEL_NAME
+
 Profile = Annotated[
     str, Field(min_length=1, max_length=200, description='"demo", "smoke", another name in profiles/, or the path of a YAML file on the node.')
 ]
@@ -15,6 +17,7 @@ WorkspaceName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of a directory below workspaces/.")
 ]
 OneCheckpoint = Annotated[str, Field(pattern=r"^(\d+|step-\d{8,})$", description="A name such as step-00000350, or a step.")]
+ModelName = Annotated[str, Field(pattern=MODEL_NAME, description="Of a registered model.")]
 ResultName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Of a directory below evaluations/.")]
 Minutes = Annotated[float, Field(gt=0, le=14 * 24 * 60, description="Stop, with the state saved, after so many minutes.")]
 
@@ -31,7 +34,7 @@ class TrainingChanges(BaseModel):
     num_anchors: Annotated[int, Field(ge=1)] | None = Field(None, description="Most anchors drawn in one sequence, at least 1.")
     num_layers: Annotated[int, Field(ge=1, le=100)] | None = Field(None, description="Drafter layers, 1 to 100.")
     block_size: Annotated[int, Field(ge=2, le=256)] | None = Field(None, description="Tokens of a block, the anchor included; 2 to 256.")
-    init_from: str | None = Field(None, description="Drafter to start from: MODEL@champion, or a directory in z-lab's layout.")
+    init_from: Annotated[str, Field(min_length=1)] | None = Field(None, description="Drafter to start from: MODEL@champion, or a directory in z-lab's layout.")
     nproc: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Processes on the node, one for each GPU; 1 to 1024.")
 
     def as_overrides(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """MLflow's client and the objects that it takes; the only importer of mlflow, which takes 1.1 s to import."""
 
+import contextlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from dflash_core.errors import ConfigError
 from tasks.workspace import PROJECT
 
 EXPERIMENT = "dflash"
@@ -67,6 +69,22 @@ def is_missing(error: Exception) -> bool:
 def is_of_mlflow(error: Exception) -> bool:
     """Whether MLflow, or what it reaches its server or database by, raised it."""
     return type(error).__module__.split(".")[0] in ("mlflow", "requests", "urllib3", "sqlalchemy")
+
+
+@contextlib.contextmanager
+def reached(uri: str) -> Iterator[None]:
+    """Turn a server that can't be reached, or that refuses, into one sentence.
+
+    Raises:
+        ConfigError: the sentence.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_of_mlflow(error):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"MLflow at {without_secret(uri)} refuses, or can't be reached: {reason}. Start it, or correct the URI.") from None
 
 
 def metrics_of(values: Mapping[str, float], step: int, milliseconds: int) -> list[Any]:

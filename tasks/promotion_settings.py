@@ -4,13 +4,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.registry import MODEL_NAME
+
 
 class PromotionSettings(BaseModel):
     """How much better a drafter must be, and who has the last word."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str | None = Field(None, description="Registered model; empty: dflash- and the target's name.", pattern=r"^[^/:@]+$")
+    model: str | None = Field(None, description="Registered model; empty: dflash- and the target's name.", pattern=MODEL_NAME)
     margin: Annotated[float, Field(ge=0)] = Field(
         0.0, description="The acceptance length must exceed the champion's by more than this many tokens."
     )

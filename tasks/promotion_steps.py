@@ -21,7 +21,8 @@ KEY = "promotion-gates"
 @task(cache_policy=NO_CACHE, task_run_name="gates")
 def judge(workspace: Workspace, registry: Registry, settings: PromotionSettings) -> Judgement:
     """Register the candidate and measure every gate."""
-    judgement = promotion.judge(workspace, registry, settings, measure_in_workspace(get_run_logger()))
+    with mlflow_store.reached(registry.uri):
+        judgement = promotion.judge(workspace, registry, settings, measure_in_workspace(get_run_logger()))
     tell_of_move(registry.model, judgement.ended)
     create_markdown_artifact(judgement.table(), key=KEY, description="What the gates of the promotion said")
     return judgement
@@ -31,7 +32,8 @@ def judge(workspace: Workspace, registry: Registry, settings: PromotionSettings)
 def conclude(registry: Registry, judgement: Judgement) -> dict[str, Any]:
     """Move the aliases, or end as a gate's no."""
     try:
-        move = promotion.conclude(registry, judgement)
+        with mlflow_store.reached(registry.uri):
+            move = promotion.conclude(registry, judgement)
     except GateError as error:
         tell_of_refusal(judgement.version, str(error))
         raise
@@ -42,6 +44,8 @@ def conclude(registry: Registry, judgement: Judgement) -> dict[str, Any]:
 @task(cache_policy=NO_CACHE, task_run_name="roll back")
 def roll_back(model: str) -> dict[str, Any]:
     """Move the aliases back."""
-    gone, back = alias_moves.roll_back(Registry(mlflow_store.default_uri(), model))
+    registry = Registry(mlflow_store.default_uri(), model)
+    with mlflow_store.reached(registry.uri):
+        gone, back = alias_moves.roll_back(registry)
     tell_of_move(model, {"action": "rolled back", "to": back.number, "from": gone.number})
     return {"model": model, "champion": back.number, "rolled_back": gone.number}

@@ -1,12 +1,16 @@
 """A registered model: its versions with their tags, the aliases that say which one is served, and a note of a move under way."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dflash_core.errors import ConfigError
 from tasks import mlflow_store
 
+# Goes into the name of a lock file, into MODEL@ALIAS and into a search; MLflow itself takes all but / and :.
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,254}$"
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
 MOVE_TAG = "dflash.move"
 
@@ -28,9 +32,11 @@ class Version:
 
 
 class Registry:
-    """One model of one server."""
+    """One model of one server. Raises ConfigError where it can't have such a name."""
 
     def __init__(self, uri: str, model: str) -> None:
+        if not re.fullmatch(MODEL_NAME, model):
+            raise ConfigError(f"model name {model!r} is not made of at most 255 letters, digits, spaces, dots, dashes and underscores; choose another.")
         self.uri = uri
         self.model = model
         self.client = mlflow_store.client_of(uri)

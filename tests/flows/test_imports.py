@@ -49,7 +49,8 @@ def test_a_run_of_ours_is_delivered_instead(tmp_path: Path, uri: str) -> None:
     assert "is delivered to MLflow run" in deliver.import_foreign(tmp_path, None, None, uri)
 
 
-def test_what_cannot_be_read_or_reached_is_one_sentence(tmp_path: Path, uri: str) -> None:
+def test_what_cannot_be_read_or_reached_is_one_sentence(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     (tmp_path / "no_log.txt").write_text("hello\n")
     with pytest.raises(DataError):
         deliver.import_foreign(tmp_path / "no_log.txt", None, None, uri)
@@ -57,5 +58,5 @@ def test_what_cannot_be_read_or_reached_is_one_sentence(tmp_path: Path, uri: str
         deliver.ship_run(tmp_path, uri)
     (tmp_path / "wandb-history.jsonl").write_text(WANDB)
     with pytest.raises(ConfigError, match="can't be reached") as caught:
-        deliver.import_foreign(tmp_path / "wandb-history.jsonl", None, None, f"sqlite:////proc/nothing/{tmp_path.name}.db")
+        deliver.import_foreign(tmp_path / "wandb-history.jsonl", None, None, "http://127.0.0.1:9")
     assert "\n" not in str(caught.value)

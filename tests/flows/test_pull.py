@@ -79,7 +79,7 @@ def test_a_changed_file_and_a_full_directory_are_refused(place: Workspace, uri: 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("reference", ["toy@champion", "toy/7", "other/1", "toy", "toy@a/b"])
+@pytest.mark.parametrize("reference", ["toy@champion", "toy/7", "other/1", "toy", "toy@a/b", "t'oy@champion"])
 def test_an_unknown_reference_is_refused(uri: str, reference: str) -> None:
     Registry(uri, "toy").ensure_model()
     with pytest.raises(ConfigError):
@@ -134,5 +134,18 @@ def test_the_commands_are_added_to_the_cores_own(capsys: pytest.CaptureFixture[s
     assert lineage.file_digests(tmp_path / "out") == lineage.file_digests(place.root / "build/drafter")
     assert cli.cli.main(["rollback", "toy", "--uri", uri]) == 2
     assert cli.cli.main(["ship", str(place.log_file.parent), "--uri", uri]) == 0
+
+
+@pytest.mark.parametrize("command", [("pull", "toy@champion", "--out", "out"), ("rollback", "toy"), ("gc",)], ids=lambda command: command[0])
+def test_a_registry_that_is_down_is_one_sentence(command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert cli.cli.main([*command, "--uri", "http://127.0.0.1:9"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("Error: MLflow at http://127.0.0.1:9 refuses, or can't be reached")
+
+
+def test_no_path_is_a_models_name(capsys: pytest.CaptureFixture[str], uri: str) -> None:
+    assert cli.cli.main(["rollback", "../toy", "--uri", uri]) == 2
+    assert "model name '../toy'" in capsys.readouterr().err
 
 
