@@ -54,18 +54,26 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
     conversations = place / CONVERSATIONS
     conversations.mkdir(parents=True, exist_ok=True)
     dvc_stages.init_repository(place, cache)
-    waiting = sorted(path for path in inbox.glob("*.jsonl*") if path.is_file()) if inbox.is_dir() else []
+    waiting = {path: _md5(path) for path in _prompt_files(inbox)}
     new = unanswered(waiting, [*own, *_collected(conversations)])
     if new:
         prompts = place / f"{batch_name(new)}.jsonl"
         write_prompts(prompts, new)
         answer(prompts, conversations / f"{batch_name(new)}.jsonl.gz")
+    if waiting and _collected(conversations):  # also where one who was killed had answered, and no more
         dvc_stages.add_output(place, CONVERSATIONS)
         dvc_stages.push(place, PROJECT)
-    for path in waiting:
+    for path, digest in waiting.items():
         (inbox / "taken").mkdir(exist_ok=True)
-        os.replace(path, inbox / "taken" / f"{_md5(path)[:8]}-{path.name}")
+        if path.is_file() and _md5(path) == digest:  # else it has come while the target answered, and waits for the next run
+            os.replace(path, inbox / "taken" / f"{digest[:8]}-{path.name}")
     return [*own, *_collected(conversations)]
+
+
+def _prompt_files(inbox: Path) -> list[Path]:
+    """What is whole by its name: a copy that goes on is .a.jsonl.x7Qd to rsync, a.jsonl.part to a browser."""
+    found = [*inbox.glob("*.jsonl"), *inbox.glob("*.jsonl.gz")]
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
 def is_new_data(directory: Path, line: str, files: Sequence[str]) -> bool:

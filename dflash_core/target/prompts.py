@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_core.data.conversations import check_order, conversation_of
+from dflash_core.data.records import Record
 from dflash_core.errors import DataError
 
 
@@ -57,4 +59,13 @@ def _parse_prompt(line: str, where: str) -> Prompt:
             "the user). Correct the line."
         )
     turns = tuple({"role": turn["role"], "content": turn["content"]} for turn in messages)
-    return Prompt(str(row["id"]), row.get("split"), str(row.get("category", "")), turns)
+    prompt = Prompt(str(row["id"]), row.get("split"), str(row.get("category", "")), turns)
+    _check_conversation(prompt, where)
+    return prompt
+
+
+def _check_conversation(prompt: Prompt, where: str) -> None:
+    """Raise DataError for what nothing would read once it is answered: an unknown split or role, turns out of order, a null byte."""
+    turns = [*prompt.messages, {"role": "assistant", "content": "answer"}]
+    row = {"id": prompt.id, "split": prompt.split, "category": prompt.category, "messages": turns}
+    check_order(conversation_of(Record(where, row)).turns, where)

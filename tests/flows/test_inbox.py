@@ -53,6 +53,33 @@ def test_only_what_is_new_is_answered(tmp_path: Path, own: Path) -> None:
     assert collect(inbox, place, [own], target, tmp_path / "cache") == second and len(target.asked) == 2
 
 
+def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
+    for name in (".a.jsonl.x7Qd", ".b.jsonl", "c.jsonl.part"):
+        write(tmp_path / "inbox" / name, "p2")
+    assert collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache") == [own]
+    assert len(list((tmp_path / "inbox").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "\ud83d"}, "half a surrogate pair"),
+        ({"prompt": "\0"}, "null byte"),
+        ({"prompt": "x", "split": "test"}, "unknown split"),
+        ({"prompt": "x", "id": ""}, "the id ''"),
+        ({"messages": [{"role": "bot", "content": "x"}, {"role": "user", "content": "x"}]}, "unknown role"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]}, "alternate"),
+    ],
+)
+def test_what_no_later_night_could_read_is_refused_before_it_is_answered(tmp_path: Path, own: Path, row: dict[str, object], said: str) -> None:
+    target = Target()
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    (tmp_path / "inbox/b.jsonl").write_text(json.dumps({"id": "p3"} | row) + "\n")
+    with pytest.raises(DataError, match=rf"b.jsonl line 1.*{said}"):
+        collect(tmp_path / "inbox", tmp_path / "collected", [own], target, tmp_path / "cache")
+    assert not target.asked
+
+
 def test_no_inbox_is_nothing_new(tmp_path: Path, own: Path) -> None:
     assert collect(tmp_path / "none", tmp_path / "collected", [own], Target(), tmp_path / "cache") == [own]
 
@@ -69,6 +96,33 @@ def test_who_is_killed_while_the_target_answers_goes_on_with_the_same_batch(tmp_
         with pytest.raises(KeyboardInterrupt):
             collect(tmp_path / "inbox", tmp_path / "collected", [own], killed, tmp_path / "cache")
     assert outs[0] == outs[1] and (tmp_path / "inbox/a.jsonl").exists()
+
+
+def test_who_is_killed_before_the_answers_are_versioned_versions_them_next(tmp_path: Path, own: Path) -> None:
+    def killed(prompts: Path, out: Path) -> None:
+        Target()(prompts, out)
+        raise KeyboardInterrupt
+
+    place = tmp_path / "collected"
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path / "inbox", place, [own], killed, tmp_path / "cache")
+    assert not (place / "conversations.dvc").exists()
+    target = Target()
+    collect(tmp_path / "inbox", place, [own], target, tmp_path / "cache")
+    assert (place / "conversations.dvc").exists() and not target.asked
+
+
+def test_a_file_that_comes_while_the_target_answers_waits(tmp_path: Path, own: Path) -> None:
+    def overtaken(prompts: Path, out: Path) -> None:
+        Target()(prompts, out)
+        write(tmp_path / "inbox/a.jsonl", "p3")
+
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    collect(tmp_path / "inbox", tmp_path / "collected", [own], overtaken, tmp_path / "cache")
+    target = Target()
+    collect(tmp_path / "inbox", tmp_path / "collected", [own], target, tmp_path / "cache")
+    assert target.asked == [["p3"]]
 
 
 def test_an_id_stands_for_one_text(tmp_path: Path, own: Path) -> None:
