@@ -17,6 +17,12 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def sentence_of(error: OSError) -> str:
+    """What a person reads of a fault of the machine."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}. Free space, or correct the path or its permissions."
+
+
 def run(app: typer.Typer, arguments: list[str]) -> int:
     """Run one command and give its exit code: 0, or what the error means (errors.py); no traceback without --debug."""
     debug = "--debug" in arguments
@@ -44,8 +50,7 @@ def run(app: typer.Typer, arguments: list[str]) -> int:
     except OSError as error:  # a full disk, a directory in a file's place, no permission: none of these is a fault of ours
         if debug:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"Error: {where}{error.strerror or error}. Free space, or correct the path or its permissions.", err=True)
+        typer.echo(f"Error: {sentence_of(error)}", err=True)
         return BAD_INPUT
     except Exception as error:
         if debug:

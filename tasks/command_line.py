@@ -3,11 +3,16 @@
 import sys
 from collections.abc import Callable
 
+from pydantic import ValidationError
+
 from dflash_core.errors import ConfigError, DflashError, Stopped
+from dflash_core.exit_code import sentence_of
 
 
 def exit_code_of(run: Callable[[], object]) -> int:
     """Call `run`, with the embedded server where no other is set; gives the exit code of the stage that failed, or 0."""
+    from prefect.exceptions import ParameterTypeError
+
     from tasks import embedded_server  # takes 2 s to import, which a worker and --help don't need
 
     try:
@@ -16,6 +21,13 @@ def exit_code_of(run: Callable[[], object]) -> int:
     except DflashError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
+    except (ParameterTypeError, ValidationError) as error:
+        said = ParameterTypeError.from_validation_error(error) if isinstance(error, ValidationError) else error
+        print(f"Error: {' '.join(str(said).split())}. Correct the option.", file=sys.stderr)
+        return ConfigError.exit_code
+    except OSError as error:
+        print(f"Error: {sentence_of(error)}", file=sys.stderr)
+        return ConfigError.exit_code
     except RuntimeError as error:
         if "Failed to reach API" not in str(error):
             raise

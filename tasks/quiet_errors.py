@@ -1,7 +1,7 @@
 """Keeps tracebacks out of a flow's log for errors that a user, a file or a network caused.
 
 Prefect logs every exception of a flow or task with its traceback. For ours the sentence is all there is to know;
-PREFECT_LOGGING_LEVEL=DEBUG shows the traceback.
+PREFECT_LOGGING_LEVEL=DEBUG shows the traceback. A full disk or a missing permission is none of our faults either.
 """
 
 import logging
@@ -10,12 +10,12 @@ from dflash_core.errors import DflashError
 
 
 class WithoutTraceback(logging.Filter):
-    """Strips the traceback of a DflashError from a record and leaves the sentence."""
+    """Strips the traceback of a DflashError or an OSError from a record and leaves the sentence."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Always lets the record pass."""
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, DflashError) and not logging.getLogger("prefect").isEnabledFor(logging.DEBUG):
+        if isinstance(error, DflashError | OSError) and not logging.getLogger("prefect").isEnabledFor(logging.DEBUG):
             record.exc_info = record.exc_text = None
             record.msg, record.args = str(error), ()
         return True

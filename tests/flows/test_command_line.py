@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from dflash_core.errors import ConfigError, GateError
-from flows import train_drafter, validate_checkpoint
+from flows import promote_drafter, train_drafter, validate_checkpoint
 from tasks import workspace
 from tasks.workspace import in_use, make_workspace
 
@@ -35,6 +35,7 @@ def test_an_override_that_cannot_be_read_is_refused(text: str) -> None:
         (RuntimeError("Failed to reach API at http://127.0.0.1:9/api/"), 2, "unset PREFECT_API_URL"),
         (KeyboardInterrupt(), 4, "Stopped."),
         (GateError("It says no."), 3, "Error: It says no."),
+        (OSError(28, "No space left on device"), 2, "Error: No space left on device. Free space"),
     ],
 )
 def test_what_ends_a_flow_is_one_sentence(
@@ -48,6 +49,14 @@ def test_what_ends_a_flow_is_one_sentence(
     assert flow.main([]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(("option", "value"), [("--margin", "-1"), ("--model", "a/b"), ("--workspace", "../x")])
+def test_an_option_out_of_bounds_is_one_sentence(option: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("tasks.embedded_server.install", lambda: None)
+    assert promote_drafter.main([option, value]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert option[2:] in line and "pydantic.dev" not in line
 
 
 def test_a_profile_beside_params_yaml_has_a_workspace_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
