@@ -22,6 +22,7 @@ from dflash_core.checkpoint.links import link_or_copy
 from dflash_core.errors import ConfigError
 from tasks import dvc_stages
 
+STARTING = "starting"  # in a workspace that is being brought to where its line stands
 DIRECTORY = ".published"  # beside the workspaces; a workspace's name can't begin with a dot
 
 
@@ -75,6 +76,11 @@ def publish(root: Path, run_dir: Path, line: str) -> None:
         os.replace(temporary, file)
 
 
+def must_start(root: Path) -> bool:
+    """Whether a workspace is new, or whoever brought it to where its line stands was killed."""
+    return not (root / "dvc.lock").exists() or (root / STARTING).exists()
+
+
 def start_from_published(root: Path, run_dir: Path, *lines: str) -> str | None:
     """Bring a new workspace to where the first of `lines` that is published stands; gives that line.
 
@@ -90,16 +96,29 @@ def start_from_published(root: Path, run_dir: Path, *lines: str) -> str | None:
 
 
 def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:
-    (root / "dvc.lock").write_text(publication.lock, encoding="utf-8")
+    (root / STARTING).touch()
+    (root / "dvc.lock").write_text(_lock_to_start_from(publication), encoding="utf-8")
     dvc_stages.check_out(root)
     for output in _uncached_outputs(root):
         source = Path(publication.workspace) / output
         if source.is_dir():
             # Hard links: no stage writes into a file of an output, it makes another one and renames it.
-            shutil.copytree(source, root / output, copy_function=link_or_copy, dirs_exist_ok=True)
+            shutil.rmtree(root / output, ignore_errors=True)
+            shutil.copytree(source, root / output, copy_function=link_or_copy)
     if Path(publication.run_dir).is_dir() and "train" not in dvc_stages.changed_stages(root):
         (root / run_dir).parent.mkdir(parents=True, exist_ok=True)
+        (root / run_dir).unlink(missing_ok=True)
         (root / run_dir).symlink_to(publication.run_dir)
+    (root / STARTING).unlink()
+
+
+def _lock_to_start_from(publication: Publication) -> str:
+    """Without its run's directory, train must run: nothing could be proven, promoted or gone on with of what it had made."""
+    if Path(publication.run_dir).is_dir():
+        return publication.lock
+    tree = yaml.safe_load(publication.lock)
+    tree["stages"].pop("train", None)
+    return yaml.safe_dump(tree, sort_keys=False)
 
 
 def _uncached_outputs(root: Path) -> list[str]:

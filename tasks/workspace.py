@@ -20,7 +20,7 @@ from dflash_core.config import Config, load_config, parse_config
 from dflash_core.errors import ConfigError
 from tasks.dvc_stages import init_repository
 from tasks.from_registry import is_named, with_files
-from tasks.publication import line_of, publish, start_from_published
+from tasks.publication import line_of, must_start, publish, start_from_published
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORKSPACES = PROJECT / "workspaces"
@@ -99,7 +99,7 @@ def make_workspace(
         _write(root / "dvc.yaml", yaml.safe_dump(_with_files_listed(declaration, config), sort_keys=False))
         if of_a_run:
             (root / OF_A_RUN).touch()
-        if not from_nothing and not (root / "dvc.lock").exists():
+        if not from_nothing and must_start(root):
             start_from_published(root, config.run_dir, line, profile)
     return Workspace(root=root, config=config, line=line)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from dflash_core.errors import ConfigError
 from tasks import dvc_stages
-from tasks.publication import Publication, line_of, publish, start_from_published
+from tasks.publication import Publication, line_of, must_start, publish, start_from_published
 
 RUN_DIR = Path("runs/one")
 STAGES = {
@@ -65,6 +66,28 @@ def test_what_is_gone_is_done_again(tmp_path: Path, published: Path) -> None:
     root = workspace(tmp_path, "second")
     start_from_published(root, RUN_DIR, "demo")
     assert not dvc_stages.is_up_to_date(root, "features")
+
+
+def test_a_run_whose_directory_is_gone_is_trained_again(tmp_path: Path, published: Path) -> None:
+    shutil.rmtree(published / RUN_DIR)
+    root = workspace(tmp_path, "second")
+    start_from_published(root, RUN_DIR, "demo")
+    assert dvc_stages.changed_stages(root) == {"train"}, "else it is up to date for ever, and its drafter can never be promoted"
+
+
+@pytest.mark.parametrize("step", ["check_out", "changed_stages"])
+def test_who_is_killed_while_it_starts_starts_again(tmp_path: Path, published: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(root: Path) -> None:
+        raise KeyboardInterrupt
+
+    root = workspace(tmp_path, "second")
+    assert must_start(root)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(dvc_stages, step, killed)
+        start_from_published(root, RUN_DIR, "demo")
+    assert must_start(root)
+    start_from_published(root, RUN_DIR, "demo")
+    assert not must_start(root) and not dvc_stages.changed_stages(root) and (root / RUN_DIR / "train_log.jsonl").exists()
 
 
 def test_nothing_published_is_a_start_from_nothing(tmp_path: Path) -> None:
