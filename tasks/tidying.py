@@ -28,6 +28,7 @@ from tasks.workspace import OF_A_RUN, WORKSPACES, in_use
 
 OPEN = [StateType.RUNNING, StateType.PENDING]
 OVER = [StateType.CRASHED, StateType.CANCELLED, StateType.FAILED]
+LEAVING = ".leaving-"  # a workspace's name can't begin with a dot
 # A run that was retried before anyone tidied up has completed. What its tasks did last is told a few seconds after its end.
 SETTLED = timedelta(minutes=1)
 
@@ -47,6 +48,8 @@ def remove_old_workspaces(days: int, directory: Path = WORKSPACES) -> list[str]:
     """Remove what deployments' runs have left and nothing has touched for so long, then what only these had from the registry; gives the names."""
     removed = []
     with publications(directory) as files:
+        for left in directory.glob(f"{LEAVING}*"):  # by one that was killed
+            shutil.rmtree(left)
         needed = {path for file in files for path in _needs(directory, file.stem)}
         for root in _old_run_workspaces(directory, days):
             if root not in needed and _remove(root):
@@ -99,7 +102,8 @@ def _is_older(path: Path, days: int) -> bool:
 def _remove(root: Path) -> bool:
     try:
         with in_use(root):
-            shutil.rmtree(root)
+            leaving = root.rename(root.with_name(LEAVING + root.name))  # a half would be no run's any more, and stay for ever
+            shutil.rmtree(leaving)
     except ConfigError:  # a run goes on in it
         return False
     return True

@@ -62,6 +62,19 @@ def test_what_came_from_the_registry_goes_when_no_workspace_names_it(tmp_path: P
     assert sorted(path.name for path in place.iterdir()) == ["last-known", "m@champion.drafter", "named", "young"]
 
 
+def test_what_a_killed_one_has_left_goes_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(root: Path) -> None:
+        (root / "flow.lock").unlink()
+        raise KeyboardInterrupt
+
+    workspace(tmp_path, "old", 40)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(tidying.shutil, "rmtree", killed)
+        remove_old_workspaces.fn(30, tmp_path)
+    assert remove_old_workspaces.fn(30, tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".published"]
+
+
 def test_one_that_a_run_is_in_stays(tmp_path: Path) -> None:
     root = workspace(tmp_path, "busy", 40)
     with in_use(root):
