@@ -1,6 +1,9 @@
 """Waits for a person to approve a promotion, by a form in Prefect's UI."""
 
+from math import ceil
+
 from prefect import pause_flow_run
+from prefect.exceptions import FlowPauseTimeout
 from prefect.input import RunInput
 from pydantic import Field
 
@@ -24,10 +27,13 @@ def ask_a_person(registry: Registry, judgement: Judgement, settings: PromotionSe
     """Pause the flow until the form is sent.
 
     Raises:
-        GateError: the answer is no.
+        GateError: the answer is no, or there is none in time.
     """
     form = Approval.with_initial_data(description=f"# Promote {judgement.version.name}?\n\n{judgement.table()}")
-    answer = pause_flow_run(wait_for_input=form, timeout=int(settings.approval_hours * 3600), poll_interval=POLL_SECONDS)
+    try:
+        answer = pause_flow_run(wait_for_input=form, timeout=ceil(settings.approval_hours * 3600), poll_interval=POLL_SECONDS)
+    except FlowPauseTimeout:
+        answer = Approval(approve=False, reason=f"nobody answered within {settings.approval_hours:g} hours")
     registry.tag(judgement.version.number, {"dflash.approval": f"{'yes' if answer.approve else 'no'}: {answer.reason}"})
     if not answer.approve:
         reason = answer.reason or "no reason given"

@@ -50,6 +50,10 @@ def test_a_person_has_the_last_word(prefect_server: None, tmp_path: Path, uri: s
     person.join()
     assert registry.alias(CHAMPION).number == "1" and registry.version("2").tags["dflash.approval"] == "no: not on a Friday"
 
+    with pytest.raises(GateError, match="nobody answered within 0.0001 hours"):
+        module.promote_drafter("2", asked.model_copy(update={"approval_hours": 1e-4}))
+    assert registry.alias(CHAMPION).number == "1"
+
     answering({"approve": True, "reason": ""})
     assert module.promote_drafter("2", asked) == {"model": "toy", "champion": "2", "promoted": True}
     assert module.promote_drafter("2", asked) == {"model": "toy", "champion": "2", "promoted": False}, "nothing to do, nobody is asked"
@@ -59,6 +63,7 @@ def test_a_person_has_the_last_word(prefect_server: None, tmp_path: Path, uri: s
     assert told == [
         ("drafter.promoted", "drafter.toy", model | {"champion": "1", "before": None}),
         ("drafter.refused", "drafter.toy", model | {"version": "2", "reason": "not on a Friday"}),
+        ("drafter.refused", "drafter.toy", model | {"version": "2", "reason": "nobody answered within 0.0001 hours"}),
         ("drafter.promoted", "drafter.toy", model | {"champion": "2", "before": "1"}),
         ("drafter.rolled_back", "drafter.toy", model | {"champion": "1", "before": "2"}),
     ], "each once, and nothing for a run that had nothing to do"
