@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
+from urllib.parse import urlsplit
 
 from dflash_core.errors import DflashError
 from tasks.services import postgres
@@ -47,6 +48,13 @@ def status(machine: Machine) -> str:
     return "\n".join([*lines, f"Prefect {machine.prefect_api.removesuffix('/api')}, MLflow {machine.mlflow_uri}; for a shell:", settings])
 
 
+def _address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// address, to which no alarm could be sent")
+    return text
+
+
 def main(arguments: list[str]) -> int:
     """Run one of the three; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tasks.services", description=__doc__, epilog=EXAMPLE)
@@ -57,7 +65,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--mlflow-port", type=int, default=Machine.mlflow_port)
     parser.add_argument("--postgres-port", type=int, default=Machine.postgres_port)
     parser.add_argument("--artifacts", metavar="URI", help="where MLflow keeps files, such as s3://bucket/mlflow; default: in the directory")
-    parser.add_argument("--webhook", metavar="URL", help="is told of every failed run and every rejection")
+    parser.add_argument("--webhook", type=_address, metavar="URL", help="is told of every failed run and every rejection")
     options = parser.parse_args(arguments)
     machine = Machine(
         directory=options.directory.resolve(),

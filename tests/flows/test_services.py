@@ -14,7 +14,7 @@ import pytest
 
 from dflash_core.errors import ConfigError
 from tasks.services import daemon as daemon_module
-from tasks.services.__main__ import down
+from tasks.services.__main__ import down, main
 from tasks.services.daemon import Daemon
 from tasks.services.machine import Machine
 
@@ -98,6 +98,14 @@ def test_everything_listens_on_loopback_and_is_quiet(tmp_path: Path) -> None:
 def test_artifacts_may_lie_in_another_store(tmp_path: Path) -> None:
     (_, here), (_, there) = Machine(directory=tmp_path).servers(), Machine(directory=tmp_path, artifacts="s3://bucket/mlflow").servers()
     assert here.command[-1] == str(tmp_path / "mlflow-artifacts") and there.command[-2:] == ("--artifacts-destination", "s3://bucket/mlflow")
+
+
+@pytest.mark.parametrize("address", ["alarm", "ftp://127.0.0.1/alarm", "http://", "127.0.0.1:9000"])
+def test_an_address_that_takes_no_alarm_starts_nothing(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", "--directory", str(tmp_path / "services"), "--webhook", address])
+    assert ended.value.code == 2 and "no alarm could be sent" in capsys.readouterr().err
+    assert not (tmp_path / "services").exists()
 
 
 def test_whatever_was_started_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
