@@ -13,6 +13,7 @@ from tasks.forms import ModelName, WorkspaceName
 from tasks.promotion import one_at_a_time, open_registry
 from tasks.promotion_settings import PromotionSettings
 from tasks.promotion_steps import conclude, judge, roll_back
+from tasks.worker_watch import watching_worker
 from tasks.workspace import open_workspace
 
 DEFAULTS = PromotionSettings()
@@ -30,13 +31,14 @@ def promote_drafter(workspace: WorkspaceName = "demo", settings: PromotionSettin
     quiet_errors.install()
     place = open_workspace(workspace)
     registry = open_registry(place, settings)
-    with one_at_a_time(registry.model):
-        judgement = judge(place, registry, settings)
-        if not (settings.approval and judgement.promotable):
+    with watching_worker():
+        with one_at_a_time(registry.model):
+            judgement = judge(place, registry, settings)
+            if not (settings.approval and judgement.promotable):
+                return conclude(registry, judgement)
+        ask_a_person(registry, judgement, settings)  # not under the lock, for it may take a day
+        with one_at_a_time(registry.model):
             return conclude(registry, judgement)
-    ask_a_person(registry, judgement, settings)  # not under the lock, for it may take a day
-    with one_at_a_time(registry.model):
-        return conclude(registry, judgement)
 
 
 @flow(name="rollback-drafter")

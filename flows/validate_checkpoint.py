@@ -12,6 +12,7 @@ from tasks.command_line import exit_code_of
 from tasks.forms import WorkspaceName
 from tasks.proof import ALL, prove_one
 from tasks.tracking import tracked
+from tasks.worker_watch import watching_worker
 from tasks.workspace import open_workspace
 
 CheckpointName = Annotated[str, Field(pattern=r"^(all|\d+|step-\d{8,})$", description='A name such as step-00000350, a step, or "all".')]
@@ -28,7 +29,7 @@ def validate_checkpoint(workspace: WorkspaceName = "demo", checkpoint: Checkpoin
     """
     quiet_errors.install()
     place = open_workspace(workspace)
-    with tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
+    with watching_worker(), tracked(place) as tracker:  # no lock: it changes nothing that a flow in the same workspace writes
         return prove_one(place, tracker, checkpoint)
 
 

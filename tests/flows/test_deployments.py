@@ -63,6 +63,24 @@ def test_what_is_out_of_bounds_is_refused_by_the_schema(name: str, parameters: d
         validate(parameters, flow_of(name).parameters.model_dump(), raise_on_error=True, ignore_required=False)
 
 
+@pytest.mark.parametrize("name", ["train-drafter", "retrain-nightly", "validate-checkpoint", "evaluate-drafter", "promote-drafter"])
+def test_what_takes_long_looks_after_its_worker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it has the GPU, and nobody to stop it, while a new worker starts the next run."""
+
+    class Watched(Exception):
+        pass
+
+    def watch() -> None:
+        raise Watched
+
+    run = flow_of(name).fn
+    monkeypatch.setitem(run.__globals__, "watching_worker", watch)
+    for opened in {"open_workspace", "open_registry"} & run.__globals__.keys():
+        monkeypatch.setitem(run.__globals__, opened, lambda *_: None)
+    with pytest.raises(Watched):
+        run()
+
+
 def test_every_field_of_the_form_is_a_key_of_the_configuration() -> None:
     assert _KEYS.keys() == TrainingChanges.model_fields.keys()
     values = TrainingChanges(seed=3, epochs=2, max_steps=9, learning_rate=1e-3, num_anchors=7, num_layers=1, block_size=4, nproc=2)
