@@ -83,6 +83,7 @@ class Delivery:
 
     def _send_training(self) -> None:
         log, cursor = self.run_dir / LOG, self.cursor
+        cursor.offset = known_end(log, cursor.offset)
         repeats = log_records.Repeats(cursor.last_step, records_before(log, cursor.offset))
         for records, after in parts(log, cursor.offset):
             self._send([r for r in records if r not in repeats])
@@ -110,7 +111,8 @@ class Delivery:
             self.client.set_terminated(self.run_id, status, milliseconds)
 
     def _send_load(self) -> None:
-        for records, after in parts(self.run_dir / SYSTEM_LOG, self.cursor.system_offset):
+        log = self.run_dir / SYSTEM_LOG
+        for records, after in parts(log, known_end(log, self.cursor.system_offset)):
             self._send(records)
             self.cursor.system_offset = after
             self._save()
@@ -185,6 +187,15 @@ def first_record(log: Path) -> dict[str, Any] | None:
     """The record that a log begins with, which names the run; None without one."""
     records, _ = new_records(log, 0, PART_BYTES)
     return next((record for record in records if "run_id" in record), None)
+
+
+def known_end(log: Path, offset: int) -> int:
+    """The offset, if a line ends there; else 0, for the log was cut or brought back from a copy. What is sent again changes nothing."""
+    if not offset or not log.exists():
+        return 0
+    with log.open("rb") as file:
+        file.seek(offset - 1)
+        return offset if file.read(1) == b"\n" else 0
 
 
 def parts(log: Path, offset: int) -> Iterator[tuple[list[dict[str, Any]], int]]:

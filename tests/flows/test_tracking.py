@@ -150,6 +150,18 @@ def test_delivery_goes_on_where_it_was_and_torn_lines_wait(run_dir: Path, uri: s
     assert history(uri, run_id, "loss") == [(1, 10.0), (2, 5.0)]
 
 
+@pytest.mark.parametrize("num_steps", [3, 5], ids=["shorter", "longer"])
+def test_a_log_that_was_cut_and_goes_on_is_delivered(run_dir: Path, uri: str, num_steps: int) -> None:
+    log = run_dir / shipping.LOG
+    log.write_text(line(START) + "".join(map(step_line, range(1, 5))))
+    ship(uri, run_dir)
+    resume = line({"kind": "resume", "run_id": "r", "session_id": "t", "step": 1, "wall_time": 1500.0})
+    log.write_text(line(START) + step_line(1) + resume + "".join(step_line(step, 0.5, 1600.0) for step in range(2, num_steps + 1)))
+    run_id = ship(uri, run_dir)
+    again = [(step, loss) for step, loss in history(uri, run_id, "loss") if loss == 0.5]
+    assert again == [(step, 0.5) for step in range(2, num_steps + 1)] and history(uri, run_id, "loss")[0] == (1, 10.0)
+
+
 def test_a_long_log_goes_in_parts_each_noted(run_dir: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "PART_BYTES", 1000)
     log, real = run_dir / shipping.LOG, mlflow_store.log_metrics
