@@ -22,6 +22,7 @@ from dvc.config import Config
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo, lock_repo
+from dvc.rwlock import RWLockFileCorruptedError
 from dvc.stage.serialize import to_lockfile
 from ruamel.yaml import YAML
 
@@ -178,6 +179,8 @@ def _ask(root: Path, question: Callable[[Repo], Result], settings: Mapping[str, 
             if attempt == ATTEMPTS - 1:
                 raise ConfigError(f"{root} is locked by another DVC process after {ATTEMPTS} tries: {_line(error)} Wait for it.") from None
             time.sleep(PAUSE_SECONDS)
+        except RWLockFileCorruptedError:  # its writer met a full disk or a kill; DVC refuses it for ever, and nobody else can write it
+            (root / ".dvc/tmp/rwlock").unlink(missing_ok=True)
         except DvcException as error:
             raise ConfigError(f"DVC refuses {root}: {_line(error)} Correct dvc.yaml, params.yaml or the file it names.") from None
     raise AssertionError(ATTEMPTS)

@@ -90,6 +90,12 @@ def test_who_is_killed_while_it_starts_starts_again(tmp_path: Path, published: P
     assert not must_start(root) and not dvc_stages.changed_stages(root) and (root / RUN_DIR / "train_log.jsonl").exists()
 
 
+def test_a_lock_that_a_full_disk_has_cut_stops_nobody(published: Path) -> None:
+    (published / ".dvc/tmp/rwlock").write_text("")
+    dvc_stages.commit_outputs(published, "train")
+    assert not dvc_stages.changed_stages(published)
+
+
 def test_nothing_published_is_a_start_from_nothing(tmp_path: Path) -> None:
     root = workspace(tmp_path, "only")
     assert start_from_published(root, RUN_DIR, "demo") is None
