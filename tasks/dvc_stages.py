@@ -49,7 +49,8 @@ class DeclaredStage:
 
 def init_repository(root: Path, cache: Path) -> None:
     """Make `root` a DVC repository without git, with a shared cache; does nothing where it is one."""
-    if (root / ".dvc").is_dir():
+    settings_file = root / ".dvc/config"
+    if settings_file.is_file() and "[cache]" in settings_file.read_text(encoding="utf-8"):  # written last: a kill before it may not count
         return
     with _ONE_AT_A_TIME:
         repo = Repo.init(str(root), no_scm=True, force=True)

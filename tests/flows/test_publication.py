@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dvc.repo import Repo
 
 from dflash_core.errors import ConfigError
 from tasks import dvc_stages
@@ -88,6 +89,14 @@ def test_who_is_killed_while_it_starts_starts_again(tmp_path: Path, published: P
     assert must_start(root)
     start_from_published(root, RUN_DIR, "demo")
     assert not must_start(root) and not dvc_stages.changed_stages(root) and (root / RUN_DIR / "train_log.jsonl").exists()
+
+
+def test_a_repository_that_was_half_made_is_made(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    Repo.init(str(tmp_path / "w"), no_scm=True).close()
+    dvc_stages.init_repository(tmp_path / "w", tmp_path / "cache")
+    with Repo(str(tmp_path / "w")) as repo:
+        assert repo.cache.local.path == str(tmp_path / "cache/files/md5")
 
 
 def test_a_lock_that_a_full_disk_has_cut_stops_nobody(published: Path) -> None:
