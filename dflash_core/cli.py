@@ -189,13 +189,16 @@ def export(
     drafter: Annotated[
         Path | None, typer.Option("--drafter", metavar="DIR", help="A drafter in z-lab's layout, in place of a checkpoint.")
     ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--target", metavar="DIR", help="With --drafter: its target; default: the configuration's.")
+    ] = None,
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="Of the weights; default: as they are stored.")] = None,
     params: Params = DEFAULT_PARAMS,
 ) -> None:
-    """Write a checkpoint's drafter in the layout of another program."""
+    """Write a checkpoint's drafter, or one that was exported or pulled, in the layout of another program."""
     from dflash_core.stages import export as stage
 
-    typer.echo(stage.run(_config(params), layout.value, out, checkpoint, drafter, dtype and dtype.value))
+    typer.echo(stage.run(lambda: _config(params), layout.value, out, checkpoint, drafter, target, dtype and dtype.value))
 
 
 @app.command(epilog=_example("report"))

@@ -9,7 +9,7 @@ from prefect import flow
 from tasks import quiet_errors
 from tasks.approval import ask_a_person
 from tasks.command_line import exit_code_of
-from tasks.forms import ModelName, WorkspaceName
+from tasks.forms import MadeWorkspace, ModelName
 from tasks.promotion import one_at_a_time, open_registry
 from tasks.promotion_settings import PromotionSettings
 from tasks.promotion_steps import conclude, judge, roll_back
@@ -21,11 +21,11 @@ EXAMPLE = "Example: python -m flows.promote_drafter --workspace demo --margin 0.
 
 
 @flow(name="promote-drafter")
-def promote_drafter(workspace: WorkspaceName = "demo", settings: PromotionSettings = DEFAULTS) -> dict[str, Any]:
+def promote_drafter(workspace: MadeWorkspace = "demo", settings: PromotionSettings = DEFAULTS) -> dict[str, Any]:
     """Compare a workspace's drafter with the champion and promote it.
 
     Args:
-        workspace: Name of the directory below workspaces/.
+        workspace: Name of a directory below workspaces/, or a profile: then its last completed run's.
         settings: What is asked of the drafter.
     """
     quiet_errors.install()
@@ -56,7 +56,7 @@ def rollback_drafter(model: ModelName) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Run a flow from a shell; gives 0 promoted or nothing to do, 3 a gate said no, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m flows.promote_drafter", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--workspace", default="demo", help="name below workspaces/")
+    parser.add_argument("--workspace", default="demo", help="name below workspaces/, or a profile: its last completed run's")
     parser.add_argument("--model", help="registered model; default: dflash- and the target's name")
     parser.add_argument("--margin", type=float, default=0.0, help="tokens by which τ must exceed the champion's")
     parser.add_argument("--tolerance", type=float, default=0.0, help="tokens that the interval's lower end may be below zero")

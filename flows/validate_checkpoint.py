@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tasks import quiet_errors
 from tasks.command_line import exit_code_of
-from tasks.forms import WorkspaceName
+from tasks.forms import MadeWorkspace
 from tasks.proof import ALL, prove_one
 from tasks.tracking import tracked
 from tasks.worker_watch import watching_worker
@@ -20,11 +20,11 @@ EXAMPLE = "Example: python -m flows.validate_checkpoint --workspace demo --check
 
 
 @flow(name="validate-checkpoint")
-def validate_checkpoint(workspace: WorkspaceName = "demo", checkpoint: CheckpointName = ALL) -> list[dict[str, Any]]:
+def validate_checkpoint(workspace: MadeWorkspace = "demo", checkpoint: CheckpointName = ALL) -> list[dict[str, Any]]:
     """Prove checkpoints by replaying the steps after them.
 
     Args:
-        workspace: Name of the directory below workspaces/.
+        workspace: Name of a directory below workspaces/, or a profile: then its last completed run's.
         checkpoint: Name of one, such as step-00000350, or "all".
     """
     quiet_errors.install()
@@ -36,7 +36,7 @@ def validate_checkpoint(workspace: WorkspaceName = "demo", checkpoint: Checkpoin
 def main(arguments: list[str]) -> int:
     """Run the flow from a shell; gives 0 proven, 3 not, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m flows.validate_checkpoint", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--workspace", default="demo", help="name below workspaces/")
+    parser.add_argument("--workspace", default="demo", help="name below workspaces/, or a profile: its last completed run's")
     parser.add_argument("--checkpoint", default=ALL, help="name of one; default: all")
     options = parser.parse_args(arguments)
     return exit_code_of(lambda: validate_checkpoint(options.workspace, options.checkpoint))

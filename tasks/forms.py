@@ -16,6 +16,13 @@ Profile = Annotated[
 WorkspaceName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of a directory below workspaces/.")
 ]
+MadeWorkspace = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="Name of a directory below workspaces/, or a profile, such as demo or nightly-demo: then its last completed run's.",
+    ),
+]
 OneCheckpoint = Annotated[str, Field(pattern=r"^(\d+|step-\d{8,})$", description="A name such as step-00000350, or a step.")]
 ModelName = Annotated[str, Field(pattern=MODEL_NAME, description="Of a registered model.")]
 ResultName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Of a directory below evaluations/.")]

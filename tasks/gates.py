@@ -96,7 +96,7 @@ def better(root: Path, champion: Mapping[str, Any] | None, margin: float, tolera
     tau = candidate["acceptance"]["tau"]
     if champion is None:
         passed = tau is not None and tau > 1
-        reason = f"τ {tau:.3f} and no champion to compare with" if tau is not None else "no prompt had a round"
+        reason = f"τ {tau:.3f}, no champion to compare with; more than 1 is asked for" if tau is not None else "no prompt had a round"
         return Gate("better", passed, reason, {"candidate": candidate["acceptance"]})
     if different := differences_of_setting(candidate, champion):
         raise DataError(f"candidate and champion were not measured alike: {'; '.join(different)}. Evaluate again.")

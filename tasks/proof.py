@@ -56,10 +56,10 @@ def prove_one(workspace: Workspace, tracker: Tracker, name: str = ALL) -> list[d
 
 
 def _pass_on(workspace: Workspace, tracker: Tracker, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> None:
-    """Tags for all verdicts, an event for each new one, a table where there is a new one."""
+    """Tags for all verdicts, an event for each that says something new, a table where one was given at all."""
     record_proof(tracker, after)
-    new = [verdict for verdict in after if verdict not in before]
-    for verdict in new:
+    known = {_news(verdict) for verdict in before}
+    for verdict in [verdict for verdict in after if _news(verdict) not in known]:
         tell(
             EVENTS[verdict["outcome"]],
             f"checkpoint.{workspace.root.name}.{verdict['name']}",
@@ -68,10 +68,15 @@ def _pass_on(workspace: Workspace, tracker: Tracker, before: Sequence[Mapping[st
             digest=verdict["digest"],
             reason=verdict["reason"],
         )
-    if new:
+    if any(verdict not in before for verdict in after):
         columns = ("name", "outcome", "sound", "exactness", "steps_replayed", "reason")
         rows = [{c.replace("_", " "): verdict.get(c) for c in columns} for verdict in after]
         show_table(TABLE_KEY, rows, "Checkpoints, replayed from a fresh process")
+
+
+def _news(verdict: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What a verdict says; one that is given again, of the same checkpoint, differs in what it took."""
+    return verdict["name"], verdict["digest"], verdict["outcome"]
 
 
 def noted_verdicts(checkpoints: Path, name: str = ALL) -> list[dict[str, Any]]:

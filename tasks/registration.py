@@ -57,13 +57,23 @@ def _create(workspace: Workspace, registry: Registry, drafter: Path, digest: str
         tags = version_tags(workspace.root) | {DRAFTER_TAG: digest, FILES_TAG: json.dumps(lineage.file_digests(drafter))}
         if evaluation := run_outputs.evaluation_run(delivery, workspace.root):
             tags[EVALUATION_TAG] = evaluation
-        description = _description(drafter / "README.md")
+        description = _measured(workspace.root) + _description(drafter / "README.md")
         if by_reference:
             return registry.create(_reference(workspace.root), delivery.run_id, None, tags, description)
         model_id = run_outputs.log_drafter(delivery, drafter)
         # Not models:/ID, which a client of a database asks the process's global tracking URI for.
         source = delivery.client.get_logged_model(model_id).artifact_location
         return registry.create(source, delivery.run_id, model_id, tags, description)
+
+
+def _measured(root: Path) -> str:
+    """τ as a promotion compares it; the card, which is written before anything is decoded, has another one, by the walk."""
+    acceptance = lineage.read_json(root / "build/evaluation/evaluation.json").get("acceptance", {})
+    if acceptance.get("tau") is None:
+        return ""
+    low, high = acceptance.get("tau_low"), acceptance.get("tau_high")
+    interval = f" (95 %: {low:.2f} to {high:.2f})" if low is not None and high is not None else ""
+    return f"τ {acceptance['tau']:.2f}{interval} by speculative decoding, which is what promotions compare.\n\n"
 
 
 def _description(card: Path) -> str:

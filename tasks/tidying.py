@@ -54,8 +54,8 @@ def remove_old_workspaces(days: int, directory: Path = WORKSPACES) -> list[str]:
         for root in _old_run_workspaces(directory, days):
             if root not in needed and _remove(root):
                 removed.append(root.name)
-    for path in _old_inputs(directory, days):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in _old_inputs(directory, days):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     get_run_logger().info("%d workspaces removed", len(removed))
     return removed
 

@@ -20,7 +20,7 @@ from dflash_core.config import Config, load_config, parse_config
 from dflash_core.errors import ConfigError
 from tasks.dvc_stages import init_repository
 from tasks.from_registry import is_named, with_files
-from tasks.publication import line_of, must_start, publish, start_from_published
+from tasks.publication import Publication, line_of, must_start, publish, start_from_published
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORKSPACES = PROJECT / "workspaces"
@@ -118,15 +118,17 @@ def publish_workspace(workspace: Workspace) -> None:
 
 
 def open_workspace(name: str, *, directory: Path = WORKSPACES) -> Workspace:
-    """A workspace that a flow has made before, as it stands.
+    """A workspace that a flow has made before, as it stands; where none has this name, that of the last completed run of a line.
 
     Raises:
-        ConfigError: there is none of this name, or its params.yaml is not valid.
+        ConfigError: there is neither, or its params.yaml is not valid.
     """
     root = directory / name
+    if NAME.fullmatch(name) and not root.exists() and (publication := Publication.read(directory, name)):
+        root = Path(publication.workspace)
     if not NAME.fullmatch(name) or not (root / "params.yaml").is_file():
         known = sorted(path.parent.name for path in directory.glob("*/params.yaml"))
-        raise ConfigError(f"there is no workspace {name!r} in {directory}, expected one of {known}. Name one, or train first.")
+        raise ConfigError(f"there is no workspace {name!r} in {directory}, expected one of {known}, or a profile with a completed run. Name one, or train first.")
     return Workspace(root=root, config=load_config(root / "params.yaml"))
 
 

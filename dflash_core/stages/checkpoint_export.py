@@ -40,10 +40,10 @@ def export_checkpoint(
     return committed
 
 
-def export_drafter(config: Config, layout: str, out: Path, drafter: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a drafter that lies in z-lab's layout to `out`.
+def export_drafter(target: str, layout: str, out: Path, drafter: Path, dtype: torch.dtype | None = None) -> None:
+    """Write a drafter that lies in z-lab's layout to `out`; `target` is the path of the LLM that it drafts for.
 
-    Arguments as `export_checkpoint`; `dtype` None leaves every tensor as it is stored. In z-lab's layout the tensors are
+    Other arguments as `export_checkpoint`; `dtype` None leaves every tensor as it is stored. In z-lab's layout the tensors are
     then bit-identical to those of `drafter`.
 
     Raises:
@@ -51,7 +51,7 @@ def export_drafter(config: Config, layout: str, out: Path, drafter: Path, dtype:
     """
     spec = read_spec(drafter)
     weights = load_weights(drafter, spec, dtype=None)
-    EXPORTERS[layout](weights, spec, config.target.path, out, drafter_lineage(drafter), dtype)
+    EXPORTERS[layout](weights, spec, target, out, drafter_lineage(drafter), dtype)
 
 
 def _load(config: Config, checkpoint: Path | None) -> tuple[Committed, Contents]:

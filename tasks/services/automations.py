@@ -42,12 +42,12 @@ def all_automations(client: SyncPrefectClient, heartbeat_seconds: int, webhook: 
 
 
 def put_automation(client: SyncPrefectClient, automation: AutomationCore) -> None:
-    """Make it, or bring the one of its name up to date: the server would make a second one."""
+    """Make it, or bring the one of its name up to date: the server would make a second one. What a person has paused stays so."""
     found = client.find_automation(automation.name)
     if found is None:
         client.create_automation(automation)
     else:
-        client.update_automation(found.id, automation)
+        client.update_automation(found.id, automation.model_copy(update={"enabled": found.enabled}))
 
 
 def put_webhook(url: str) -> UUID:

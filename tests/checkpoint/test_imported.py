@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -71,15 +72,15 @@ def assert_same_bits(found: Mapping[str, torch.Tensor], expected: Mapping[str, t
 
 def test_import_then_export_is_bit_identical(workspace: Path, tmp_path: Path) -> None:
     config, released = configure(workspace, "x"), workspace / "released"
-    export_drafter(config, "zlab", tmp_path / "again", released)
+    export_drafter(config.target.path, "zlab", tmp_path / "again", released)
     assert_same_bits(tensors(tmp_path / "again"), tensors(released))
     assert json.loads((tmp_path / "again/config.json").read_text()) == json.loads((released / "config.json").read_text())
     lineage = json.loads((tmp_path / "again/lineage.json").read_text())
     assert lineage["exported_from"] == str(released) and len(lineage["exported_from_digest"]) == 64
     mixed = tmp_path / "mixed"  # norms in float32 beside bfloat16 matrices
-    export_drafter(config, "zlab", mixed, released)
+    export_drafter(config.target.path, "zlab", mixed, released)
     save_file({name: t.float() if t.dim() == 1 else t for name, t in tensors(released).items()}, mixed / "model.safetensors")
-    export_drafter(config, "zlab", tmp_path / "again", mixed)
+    export_drafter(config.target.path, "zlab", tmp_path / "again", mixed)
     assert_same_bits(tensors(tmp_path / "again"), tensors(mixed))
 
 
@@ -142,10 +143,20 @@ def test_stages_that_only_need_the_layers_and_the_plan_follow_the_import(workspa
 
 def test_the_command_takes_one_source_and_says_what_it_made(workspace: Path, tmp_path: Path) -> None:
     config, released = configure(workspace, "x"), workspace / "released"
-    said = export.run(config, "transformers", tmp_path / "out", None, released, "float32")
+    said = export.run(lambda: config, "transformers", tmp_path / "out", None, released, None, "float32")
     assert str(released) in said and json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "float32"
     with pytest.raises(ConfigError, match="two sources, expected one"):
-        export.run(config, "zlab", tmp_path / "out", tmp_path, released, None)
+        export.run(lambda: config, "zlab", tmp_path / "out", tmp_path, released, None, None)
+    with pytest.raises(ConfigError, match="no --drafter beside it"):
+        export.run(lambda: config, "zlab", tmp_path / "out", None, None, tmp_path, None)
+
+
+def test_a_drafter_that_was_pulled_somewhere_needs_no_configuration(workspace: Path, tmp_path: Path) -> None:
+    def configuration() -> NoReturn:
+        raise AssertionError("there is none")
+
+    export.run(configuration, "zlab", tmp_path / "out", None, workspace / "released", workspace / "target", None)
+    assert json.loads((tmp_path / "out/lineage.json").read_text())["target_path"] == str(workspace / "target")
 
 
 def test_what_is_no_drafter_or_contradicts_itself_is_refused(tmp_path: Path) -> None:

@@ -24,8 +24,12 @@ def test_telling_it_again_changes_nothing(prefect_server: None, tmp_path: Path) 
             webhook = put_webhook("http://127.0.0.1:9/alarm")
             for automation in all_automations(client, 30, webhook):
                 put_automation(client, automation)
+            client.pause_automation(client.find_automation("tell-of-rejections").id)
         found = {automation.name: automation for automation in client.read_automations()}
         assert len(client.read_automations()) == len(found)
+        for automation in all_automations(client, 30, webhook):
+            put_automation(client, automation)
+        assert [a.name for a in client.read_automations() if not a.enabled] == ["tell-of-rejections"], "a person has paused it"
     assert found.keys() == {"find-lost-nodes", "tell-of-failed-runs", "tell-of-rejections"}, "the others need deployments"
     lost = found["find-lost-nodes"].trigger
     assert lost.within.total_seconds() == 90 and lost.expect == {"prefect.flow-run.*"}, "a run that ends in a state of any name is not lost"

@@ -70,7 +70,8 @@ def test_without_a_champion_the_first_that_gains_is_one(make: Any, registry: Reg
     tags = registry.alias(CHAMPION).tags
     assert tags["dflash.proof"] == "proven" and tags["dflash.data_version"] == "d" * 64 and float(tags["dflash.tau"]) > 1.5
     assert json.loads(tags["dflash.dvc"]) == {"build/drafter": f"{1:032d}.dir"} and tags["dflash.gates"] == "passed"
-    assert registry.client.get_model_version(MODEL, "1").description.lstrip().startswith("# DFlash drafter")
+    said = registry.client.get_model_version(MODEL, "1").description
+    assert said.startswith("τ 2.08 (95 %: 1.00 to 4.00) by speculative decoding") and "\n\n# DFlash drafter" in said
 
 
 def test_a_drafter_that_gains_nothing_is_no_first_champion(make: Any, registry: Registry) -> None:

@@ -25,3 +25,6 @@ def test_each_new_verdict_is_an_event_and_all_are_the_table(monkeypatch: pytest.
     assert [row["name"] for row in tables[0]] == ["step-1", "step-2", "step-3"]
     proof._pass_on(place, Tracker("", None), [old, good, bad], [old, good, bad])
     assert len(told) == 2 and len(tables) == 1
+    again = [old, good | {"reason": "again"}, bad]
+    proof._pass_on(place, Tracker("", None), [old, good, bad], again)
+    assert len(told) == 2 and len(tables) == 2, "proven once more: a person sees it, and nothing is evaluated for it"

@@ -12,6 +12,7 @@ from dvc.repo import Repo
 from dflash_core.errors import ConfigError
 from tasks import dvc_stages
 from tasks.publication import Publication, line_of, must_start, publish, start_from_published
+from tasks.workspace import PROJECT, open_workspace
 
 RUN_DIR = Path("runs/one")
 STAGES = {
@@ -52,6 +53,14 @@ def test_a_new_workspace_is_up_to_date_and_has_all_there_was(tmp_path: Path, pub
     assert (root / "build/train.json").read_text() == '{"run": "one"}'
     assert os.stat(root / "build/features/shard").st_ino == os.stat(published / "build/features/shard").st_ino, "features take no room twice"
     assert (root / RUN_DIR / "train_log.jsonl").read_text() == "{}\n"
+
+
+def test_a_line_stands_for_its_last_completed_run(published: Path) -> None:
+    shutil.copy(PROJECT / "params.yaml", published)
+    assert open_workspace("demo", directory=published.parent).root == published
+    (published.parent / "demo").mkdir()
+    with pytest.raises(ConfigError, match=r"no workspace 'demo' .* one of \['first'\]"):
+        open_workspace("demo", directory=published.parent)
 
 
 def test_a_changed_parameter_leaves_what_comes_before_it(tmp_path: Path, published: Path) -> None:

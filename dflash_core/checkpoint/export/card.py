@@ -26,7 +26,7 @@ _USE = """
 ## Use
 
 ```python
-drafter = AutoModel.from_pretrained(DIRECTORY)  # no remote code
+drafter = AutoModel.from_pretrained(DIRECTORY, dtype=target.dtype)  # no remote code
 target.generate(**inputs, assistant_model=drafter, speculation_type="dflash", do_sample=False)
 ```
 """
