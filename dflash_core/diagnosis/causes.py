@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dflash_core.diagnosis.correlate import TOUCHING, explained_by
+from dflash_core.diagnosis.correlate import TOUCHING, coincidence, explained_by
 from dflash_core.diagnosis.evidence import Cause, Evidence, at_restart
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.view import FEW, View
@@ -135,13 +135,14 @@ def _weights(e: Evidence) -> Cause | None:
         stays = f.kind == "level_shift" or f.detail["recovery_rows"] is None
         if place is None or not stays or high <= low:
             continue
+        alone = coincidence(e.view.log, e.view.events, f) if at_restart(f) == "checkpoint" else ()
         share = (high - low) / max(first - low, 1e-12)
         if share > 0.5 or high > 3 * low:
             text = f"after the event at step {place:g} the loss is {high:.4g}, near where the run began ({first:.4g}), and stays"
-            return Cause("weights", SIGNATURE, (text,), (), "Check that the checkpoint's weights are loaded: compare their digests.")
+            return Cause("weights", SIGNATURE if len(alone) < 2 else BETTER, (text,), alone, "Check that the checkpoint's weights are loaded: compare their digests.")
         text = f"after the event at step {place:g} the level is {high:.4g} instead of {low:.4g}, and stays"
         needs = () if "lr" in e.view.log.aligned else ("the learning rate is not logged, and its schedule would do the same",)
-        return Cause("optimizer_state", BETTER, (text,), needs, "Compare optimizer state and learning rate before and after.")
+        return Cause("optimizer_state", BETTER, (text,), (*alone, *needs), "Compare optimizer state and learning rate before and after.")
     return None
 
 
@@ -204,7 +205,7 @@ def _instability(e: Evidence) -> Cause | None:
         told += [f"{len(spikes)} spikes went before"] if spikes else []
         advice = "Go back before it, with a lower learning rate, more clipping or a longer warm-up."
         return Cause("instability", SIGNATURE, tuple(told), _without(e.view), advice)
-    passed = [*e.of("instability_episode"), *[f for f in e.of("loss_spike") if f.severity == "fault" and not at_restart(f)]]
+    passed = [*e.of("instability_episode"), *[f for f in e.of("loss_spike") if f.severity == "fault" and not at_restart(f)], *e.lost_at_save]
     if passed:
         advice = "Look at the batches there and the gradient norm; lower the learning rate if it comes again."
         return Cause("instability", BETTER, tuple(f.text for f in passed[:3]), _without(e.view), advice)
@@ -258,8 +259,8 @@ def _normal(e: Evidence) -> Cause | None:
     single = [f for f in e.of("loss_spike", "single_outlier")]
     if single:
         evidence.append(f"{len(single)} outliers pass within a few lines, as batches do")
-    seen = e.of("logging_artifact", "resume_replay", "counter_change")
-    return Cause("normal", 0.6 if any(f.severity != "note" or f.kind == "logging_artifact" for f in seen) else 0.8, tuple(evidence))
+    seen = [*e.of("logging_artifact"), *e.unexplained, *[f for f in e.of("resume_replay", "counter_change") if f.severity != "note"]]
+    return Cause("normal", 0.6 if seen else 0.8, tuple(evidence))
 
 
 Rule = Callable[[Evidence], Cause | None]

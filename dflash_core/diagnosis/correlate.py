@@ -65,6 +65,14 @@ def associate(log: Log, events: Events, findings: list[Finding]) -> dict[str, As
     return {kind: found for kind, steps in events.steps.items() if (found := _with(log, kind, steps, rows)) is not None}
 
 
+def coincidence(log: Log, events: Events, finding: Finding) -> tuple[str, ...]:
+    """What speaks against a checkpoint as the cause of a single finding right after it."""
+    near = associate(log, events, [finding]).get("checkpoint")
+    share = f": {near.coverage:.1%} of all lines are as near to a checkpoint" if near is not None else ""
+    against = (f"one coincidence proves nothing{share}",)
+    return against if finding.detail.get("after_epoch") is None else (*against, "an epoch begins there as well, perhaps with other data")
+
+
 def event_rows(log: Log, steps: np.ndarray) -> np.ndarray:
     """For each event within the log its own row, or the first after it."""
     rows = np.searchsorted(log.steps, steps)

@@ -108,5 +108,5 @@ def _diagnose(raw: Log, events: Events, source: str, alarm: float) -> Diagnosis:
         causes=causes,
         verdict=judge(evidence, causes),
         cost=cost(evidence),
-        ruled=ruled(evidence),
+        ruled=ruled(evidence, causes),
     )

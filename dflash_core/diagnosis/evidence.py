@@ -41,7 +41,17 @@ class Evidence:
         stays = [f for f in self.of("loss_spike") if f.severity == "fault" and f.detail["recovery_rows"] is None]
         return [*self.of("divergence"), *stays, *lost]
 
+    @property
+    def unexplained(self) -> list[Finding]:
+        """Changes of the level that are no fault, and that nothing explains."""
+        return [f for f in self.of("level_shift", "slow_climb", "drop_then_return") if f.severity == "warning"]
 
-def at_restart(f: Finding) -> bool:
-    """Whether it comes right after a resume, a checkpoint or a reset."""
-    return any(f.detail.get(k) is not None for k in ("after_resume", "after_checkpoint", "after_reset"))
+    @property
+    def lost_at_save(self) -> list[Finding]:
+        """Levels that rise far and stay right after a checkpoint, where no restart was told of."""
+        return [f for f in self.of("level_shift") if f.severity == "fault" and at_restart(f) == "checkpoint"]
+
+
+def at_restart(f: Finding) -> str | None:
+    """The event that it comes right after, if it is a resume, a reset or a checkpoint; the one that says most."""
+    return next((kind for kind in ("resume", "reset", "checkpoint") if f.detail.get(f"after_{kind}") is not None), None)

@@ -154,14 +154,11 @@ def _event_before(view: View, kind: str, index: int) -> float | None:
 
 
 def _at_event(view: View, change: Finding) -> Finding:
-    """A change of level right at a resume or checkpoint; one that rises at a resume and stays is a fault, or, elsewhere, one that is large."""
+    """A change of level and the events right before it; one that rises at a resume and stays is a fault, and so is a large one elsewhere."""
     found = {k: e for k in ("resume", "checkpoint", "reset", "epoch") for e in [_event_before(view, k, change.index)] if e is not None}
-    grave = change.kind == "level_shift" and change.detail["to"] > change.detail["from"] and {"resume", "reset"} & found.keys()
-    told = {f"after_{k}": e for k, e in found.items()}
+    restarted = change.kind == "level_shift" and change.detail["to"] > change.detail["from"] and {"resume", "reset"} & found.keys()
     lost = change.kind == "level_shift" and change.detail["of_improvement"] > LOST_SHARE and len(view.loss_M) >= FEW
-    if lost and not found:
-        return change.with_detail(severity="fault")
-    return change.with_detail(severity="fault" if grave else None, **told) if found else change
+    return change.with_detail(severity="fault" if restarted or lost else None, **{f"after_{k}": e for k, e in found.items()})
 
 
 def _outlier(view: View, findings: list[Finding]) -> list[Finding]:

@@ -88,11 +88,13 @@ def _wrong(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
 
 
 def _lost(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
-    lost = e.diverged
+    lost = [*e.diverged, *e.lost_at_save]
     if not lost or len(e.view.loss_M) < FEW:
         return None
     lr = e.view.log.aligned.get("lr")
     first = min(lost, key=lambda f: f.step)
+    if first in e.lost_at_save:
+        return "diverged", f"{_sentence(first)} It comes right after the checkpoint at step {first.detail['after_checkpoint']:g}."
     if lr is not None and np.isfinite(lr).any() and lr[min(first.index, len(lr) - 1)] >= 0.9 * np.nanmax(lr):
         return "lr_too_high", f"{_sentence(first)} The learning rate is at its highest there."
     return "diverged", _sentence(first)
@@ -136,9 +138,8 @@ def _unclear(e: Evidence, causes: tuple[Cause, ...]) -> _Judged:
     loss = e.view.loss_M
     if len(loss) < FEW and not e.of("logging_artifact"):
         return "inconclusive", f"Only {len(loss)} lines hold a finite loss; a spread needs at least {FEW}."
-    risen = [f for f in e.of("level_shift", "slow_climb", "drop_then_return") if f.severity == "warning"]
-    if risen:
-        return "inconclusive", f"{_sentence(risen[0])} Nothing recorded explains it."
+    if e.unexplained:
+        return "inconclusive", f"{_sentence(e.unexplained[0])} Nothing recorded explains it."
     width = max(1, len(loss) // 4)
     blind = 6 * MEDIAN_ERROR * float(np.median(e.view.sigma_M)) * np.sqrt(2 / width) / max(abs(float(np.median(loss))), 1e-12)
     gained = (np.median(loss[:width]) - np.median(loss[-width:])) / (float(np.median(e.view.sigma_M)) * MEDIAN_ERROR * np.sqrt(2 / width))

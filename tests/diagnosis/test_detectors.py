@@ -98,6 +98,7 @@ def test_level_shift_and_slope(diagnose: Diagnose) -> None:
     loss[300:] += 2.5  # nearly half of what it came down
     result = diagnose(rows_of(loss))
     assert of(result, "level_shift")[0].severity == "fault" and result.verdict.word == "diverged"
+    assert next(r.state for r in result.ruled if r.what == "lost weights") == "can't be told"
     loss = curve()
     loss[200:] += np.linspace(0, 0.5, 400)
     assert not of(diagnose(rows_of(loss)), "level_shift")

@@ -101,6 +101,25 @@ def test_an_epoch_at_the_same_steps_confounds(diagnose: Diagnose) -> None:
     assert cause.confidence <= 0.3 and any("epoch" in text for text in cause.against)
 
 
+@pytest.mark.parametrize(("events", "confidence"), [(["checkpoint=200,400"], 0.7), (["checkpoint=200,400", "epoch=200,400"], 0.5)])
+def test_a_level_that_rises_far_right_after_one_checkpoint(diagnose: Diagnose, events: list[str], confidence: float) -> None:
+    steps = np.arange(1, 601)
+    loss = 3 * np.exp(-steps / 200) + 1 + 0.02 * np.random.default_rng(0).normal(size=600) + 2 * (steps > 400)
+    result = diagnose([{"step": int(s), "loss": float(v)} for s, v in zip(steps, loss, strict=True)], *events)
+    assert result.verdict.word == "diverged" and result.verdict.sentence.endswith("It comes right after the checkpoint at step 400.")
+    assert [c.cause for c in result.causes] == ["weights", "instability"] and "coincidence" in result.causes[0].against[0]
+    assert result.causes[0].confidence == confidence and len(result.causes[0].against) == len(events)
+    assert {r.what: r.state for r in result.ruled}.items() >= {"lost weights": "found", "divergence": "found"}.items()
+
+
+def test_a_small_rise_that_stays_leaves_normal_unsure(diagnose: Diagnose) -> None:
+    rows = spiky([])
+    for row in rows[600:]:
+        row["loss"] += 0.5
+    result = diagnose(rows, "checkpoint=300,600")
+    assert result.verdict.word == "inconclusive" and {c.cause: c.confidence for c in result.causes}["normal"] == 0.6
+
+
 def test_a_level_that_rises_at_the_resume(diagnose: Diagnose) -> None:
     rows = spiky([])
     for row in rows[600:]:
