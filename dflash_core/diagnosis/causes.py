@@ -205,7 +205,10 @@ def _instability(e: Evidence) -> Cause | None:
         told += [f"{len(spikes)} spikes went before"] if spikes else []
         advice = "Go back before it, with a lower learning rate, more clipping or a longer warm-up."
         return Cause("instability", SIGNATURE, tuple(told), _without(e.view), advice)
-    passed = [*e.of("instability_episode"), *[f for f in e.of("loss_spike") if f.severity == "fault" and not at_restart(f)], *e.lost_at_save]
+    saves = e.refined.spikes_at.get("checkpoint")
+    elsewhere = (None,) if saves is not None and saves.holds else (None, "checkpoint")
+    spikes = [f for f in e.of("loss_spike") if f.severity == "fault" and at_restart(f) in elsewhere]
+    passed = [*e.of("instability_episode"), *spikes, *e.lost_at_save]
     if passed:
         advice = "Look at the batches there and the gradient norm; lower the learning rate if it comes again."
         return Cause("instability", BETTER, tuple(f.text for f in passed[:3]), _without(e.view), advice)

@@ -120,6 +120,14 @@ def test_a_small_rise_that_stays_leaves_normal_unsure(diagnose: Diagnose) -> Non
     assert result.verdict.word == "inconclusive" and {c.cause: c.confidence for c in result.causes}["normal"] == 0.6
 
 
+def test_a_lasting_spike_at_one_checkpoint_has_a_cause(diagnose: Diagnose) -> None:
+    rows = spiky([])
+    for i, row in enumerate(rows[600:640]):
+        row["loss"] += 4.0 * 0.9**i
+    result = diagnose(rows, "checkpoint=300,600")
+    assert result.verdict.word == "unstable_recovered" and result.causes[0].cause == "instability"
+
+
 def test_a_level_that_rises_at_the_resume(diagnose: Diagnose) -> None:
     rows = spiky([])
     for row in rows[600:]:
