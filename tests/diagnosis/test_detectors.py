@@ -259,3 +259,8 @@ def test_a_short_noisy_log_is_not_called(diagnose: Diagnose) -> None:
     loss[40] = 1.13
     result = diagnose(rows_of(loss))
     assert result.verdict.word == "inconclusive" and of(result, "single_outlier")[0].step == 41
+
+
+def test_a_short_log_with_little_noise_is_called(diagnose: Diagnose) -> None:
+    result = diagnose(rows_of(curve(20)))
+    assert result.verdict.word == "healthy" and result.causes[0].cause == "normal"
