@@ -39,20 +39,22 @@ def run(
     return "\n".join(lines), exit_code(diagnosis)
 
 
-def verify_events(run_dir: Path, diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """A replay through each of the gravest findings, those of one step once.
+def verify_events(log: Path, diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """A replay through each of the gravest findings, those of one step once. `log` is a run's directory or the log in it.
 
     Raises:
-        DataError: `run_dir` is no run's directory of ours.
+        DataError: `log` is neither.
         GateError: the run's inputs are gone.
     """
     # Everything else of this command works without torch.
+    from dflash_core.checkpoint.resume import RunDirectory
     from dflash_core.proof.recorded import RecordedRun
     from dflash_core.proof.verify_event import verify_event
     from dflash_core.stages.proof_setting import open_setting
 
+    run_dir = log.parent if log == RunDirectory(log.parent).log_path else log
     if not run_dir.is_dir():
-        raise DataError(f"{run_dir} is no directory, expected that of a run (runs/NAME): only such a run can be replayed.")
+        raise DataError(f"{log} is no directory, expected that of a run (runs/NAME) or its train_log.jsonl: only such a run can be replayed.")
     grave = {"fault": 0, "warning": 1, "note": 2}
     events = sorted((f for f in diagnosis.findings if f.kind in REPLAYABLE), key=lambda f: (grave[f.severity], -f.size))
     steps = list(dict.fromkeys(int(f.step) for f in events))[:MOST_VERIFIED]

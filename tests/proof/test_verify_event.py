@@ -75,4 +75,11 @@ def test_the_diagnoser_replays_what_it_saw(setting: Setting, run: RecordedRun, t
     assert (verified["step"], verified["answer"], verified["fault"]) == (AT + 2, "broken_state", "logging")
     assert verified["jump"][0] == pytest.approx(4 * verified["jump"][1]) and f"Replayed: broken state at step {AT + 2}" in text
     with pytest.raises(DataError, match="is no directory, expected that of a run"):
+        diagnose.run(log.rename(tmp_path / "moved.jsonl"), [], None, None, None, verify=True)
+
+
+def test_a_log_named_as_a_runs_stands_for_its_directory(tmp_path: Path) -> None:
+    log = tmp_path / "train_log.jsonl"  # another trainer's: the answer is about the log, not about a directory
+    log.write_text("".join(json.dumps({"step": i, "loss": 1.0 + i**2 % 7 / 100 + 9 * (i >= 40)}) + "\n" for i in range(1, 61)))
+    with pytest.raises(DataError, match="line 1: a record's kind is one of"):
         diagnose.run(log, [], None, None, None, verify=True)
