@@ -81,6 +81,12 @@ def test_what_takes_long_looks_after_its_worker(name: str, monkeypatch: pytest.M
         run()
 
 
+def test_the_form_says_where_the_log_lies_and_how_events_are_written() -> None:
+    fields = flow_of("diagnose-log").parameters.model_dump()["properties"]
+    assert "on the node where the worker runs; relative to the project" in fields["log"]["description"]
+    assert "checkpoint=2000,4001" in fields["events"]["description"]
+
+
 def test_every_field_of_the_form_is_a_key_of_the_configuration() -> None:
     assert _KEYS.keys() == TrainingChanges.model_fields.keys()
     values = TrainingChanges(seed=3, epochs=2, max_steps=9, learning_rate=1e-3, num_anchors=7, num_layers=1, block_size=4, nproc=2)
