@@ -18,7 +18,10 @@ import torch
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from dflash_core.data.conversations import conversation_of
 from dflash_core.data.identity import file_digest, target_identity, tokenizer_identity
+from dflash_core.data.records import Record
+from dflash_core.data.template import render
 from dflash_core.errors import DataError
 from dflash_core.target.batches import PROMPT_MULTIPLE, Batch, GenerationSettings, plan_batches
 from dflash_core.target.directory import read_target_config
@@ -39,7 +42,8 @@ def regenerate(
     """Write the target's greedy answer to every prompt, as gzip JSONL in the prompt file's order.
 
     Rows: {id, split, category, messages: [..., {"role": "assistant", ...}], finished}; `finished` is false where
-    the answer was cut at `max_new_tokens` tokens. OUT.manifest.json beside it holds settings, counts and digests;
+    the answer was cut at `max_new_tokens` tokens. What `prepare` would refuse is left out: a null byte, an answer that the chat
+    template rewrites. OUT.manifest.json beside it holds settings, counts, digests, and why which ids were left out;
     OUT.parts/ holds finished batches until all are there. Where an earlier run's result for the same input verifies, it is kept.
 
     Args:
@@ -85,7 +89,7 @@ def regenerate(
         print(f"regenerate: {len(batches) - len(missing)} of {len(batches)} batches are there already", file=sys.stderr)
         generate_parts(missing, settings, tokenizer, target_dir, parts_dir, workers)
     answers = [row for batch in batches for row in read_part(parts_dir / batch.file_name(settings))]
-    manifest = _write_result(out_path, prompts, answers, origin)
+    manifest = _write_result(out_path, prompts, answers, origin, tokenizer)
     shutil.rmtree(parts_dir, ignore_errors=True)  # a worker orphaned by a kill may be writing there until it notices
     return manifest
 
@@ -121,24 +125,40 @@ def _load_tokenizer(target_dir: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _write_result(out_path: Path, prompts: list[Prompt], answers: list[dict[str, Any]], origin: dict[str, Any]) -> dict[str, Any]:
+def _write_result(
+    out_path: Path, prompts: list[Prompt], answers: list[dict[str, Any]], origin: dict[str, Any], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, Any]:
     by_id = {answer["id"]: answer for answer in answers}
+    rows = [_row(prompt, by_id[prompt.id]) for prompt in prompts]
+    left_out = {row["id"]: reason for row in rows if (reason := _refused(row, tokenizer)) is not None}
+    kept = [row for row in rows if row["id"] not in left_out]
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as stream:
-        for prompt in prompts:
-            answer = by_id[prompt.id]
-            row = {
-                "id": prompt.id, "split": prompt.split, "category": prompt.category,
-                "messages": [*prompt.messages, answer["messages"][-1]], "finished": answer["finished"],
-            }  # fmt: skip
+        for row in kept:
             stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
     write_atomically(out_path, packed.getvalue())
     manifest = origin | {
-        "output_sha256": file_digest(out_path), "finished": sum(answer["finished"] for answer in answers),
-        "answer_tokens": sum(answer["num_tokens"] for answer in answers),
+        "output_sha256": file_digest(out_path), "finished": sum(row["finished"] for row in kept),
+        "answer_tokens": sum(by_id[row["id"]]["num_tokens"] for row in kept), "left_out": left_out,
     }  # fmt: skip
     write_atomically(_manifest_path(out_path), (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
     return manifest
+
+
+def _row(prompt: Prompt, answer: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": prompt.id, "split": prompt.split, "category": prompt.category,
+        "messages": [*prompt.messages, answer["messages"][-1]], "finished": answer["finished"],
+    }  # fmt: skip
+
+
+def _refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Why `prepare` would refuse the row, and with it the file; None where it takes or drops it."""
+    try:
+        render(tokenizer, conversation_of(Record("the row", row)).turns)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def _manifest_path(out_path: Path) -> Path:

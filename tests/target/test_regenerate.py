@@ -15,14 +15,22 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dflash_core.config import parse_config
 from dflash_core.data.identity import file_digest
+from dflash_core.data.prepare import prepare
 from dflash_core.errors import ConfigError, DataError
+from dflash_core.stages import regenerate as stage
 from dflash_core.target import part_files
 from dflash_core.target.batches import GenerationSettings
 from dflash_core.target.greedy import greedy_batch, rows_to_keep
 from dflash_core.target.regenerate import regenerate
 
 OPTIONS = {"batch_size": 4, "max_new_tokens": 12, "dtype": "float32", "workers": 1}
+
+WITHOUT_THOUGHTS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 @pytest.fixture
@@ -99,6 +107,24 @@ def test_workers_and_interruption_give_the_same_bytes(
     assert second.read_bytes() == first.read_bytes()
     regenerate(prompts, tiny_dir, second, **OPTIONS)
     assert len(calls) == 4, "a finished file must be kept"
+
+
+@pytest.mark.parametrize(("answer", "reason"), [("a\0b", "null byte at character 1"), ("a</think>b", "template rewrites an answer")])
+def test_what_prepare_would_refuse_is_left_out(
+    answer: str, reason: str, prompts: Path, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, out = shutil.copytree(tiny_dir, tmp_path / "target"), tmp_path / "out.jsonl.gz"
+    (target / "chat_template.jinja").write_text(WITHOUT_THOUGHTS)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    texts = iter([answer, *["A fine answer."] * 10, answer])
+    monkeypatch.setattr(part_files, "greedy_batch", lambda _, prompt_ids, *__: [tokenizer(next(texts))["input_ids"] for _ in prompt_ids])
+    left_out = regenerate(prompts, target, out, **OPTIONS)["left_out"]
+    said = stage.run(prompts, target, out, batch_size=4, max_new_tokens=12, dtype="float32")
+    assert len(left_out) == 2 and all(reason in text for text in left_out.values())
+    assert len(read(out)) == 10 and left_out.keys().isdisjoint(row["id"] for row in read(out))
+    assert "10 answers" in said and "2 left out" in said and reason in said
+    tree = {"target": {"path": str(target)}, "data": {"conversations": [str(out)], "heldout_fraction": 0.0}}
+    assert prepare(parse_config(tree, "test"), tmp_path / "prepared").splits["train"].rows == 10
 
 
 def test_another_chat_template_makes_other_answers(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
