@@ -5,11 +5,13 @@ them all back from DVC's cache. A file that was taken in moves to INBOX/taken, l
 nothing and nothing is answered twice.
 """
 
+import gzip
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -26,9 +28,9 @@ Answer = Callable[[Path, Path], None]
 
 
 @task(cache_policy=NO_CACHE, task_run_name="take in")
-def take_in(profile: str, inbox: str, max_new_tokens: int) -> list[str]:
-    """Answer the inbox's new prompts by the profile's target; gives all conversation files, the profile's own first."""
-    name, config = configuration_of(profile)
+def take_in(profile: str, inbox: str, max_new_tokens: int, overrides: Mapping[str, Any] | None = None) -> list[str]:
+    """Answer the inbox's new prompts by the target of the profile with its overrides; gives all conversation files, the profile's own first."""
+    name, config = configuration_of(profile, overrides)
 
     def answer(prompts: Path, out: Path) -> None:
         command = [sys.executable, "-m", "dflash_core", "regenerate", str(prompts), "--target", config.target.path, "--out", str(out)]
@@ -55,7 +57,7 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
     conversations.mkdir(parents=True, exist_ok=True)
     dvc_stages.init_repository(place, cache)
     waiting = {path: _md5(path) for path in _prompt_files(inbox)}
-    new = unanswered(waiting, [*own, *_collected(conversations)])
+    new = unanswered(waiting, [*own, *_collected(conversations)], _asked(place))
     if new:
         prompts = place / f"{batch_name(new)}.jsonl"
         write_prompts(prompts, new)
@@ -83,8 +85,22 @@ def is_new_data(directory: Path, line: str, files: Sequence[str]) -> bool:
     return any(known.get(file) != _md5(Path(file)) for file in files)
 
 
+def _asked(place: Path) -> list[Path]:
+    """Prompts of the batches that are done: the answers hold fewer where some could not be read."""
+    return [batch for batch in sorted(place.glob("*.jsonl")) if (place / CONVERSATIONS / f"{batch.name}.gz").exists()]
+
+
 def _collected(conversations: Path) -> list[Path]:
-    return sorted(conversations.glob("*.jsonl.gz"))
+    """All but batches of which no answer could be read: a conversation file has at least one row."""
+    return [path for path in sorted(conversations.glob("*.jsonl.gz")) if _has_content(path)]
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        with gzip.open(path) as file:
+            return bool(file.read(1))
+    except (OSError, EOFError):
+        return True  # a damaged file: its reader says what is wrong with it
 
 
 def _md5(path: Path) -> str:

@@ -11,26 +11,40 @@ from dflash_core.errors import DataError
 from dflash_core.target.prompts import Prompt, read_prompts
 
 
-def unanswered(prompt_files: Iterable[Path], conversation_files: Iterable[Path]) -> list[Prompt]:
-    """Prompts of the files, in their order, that no conversation answers; each id once.
+def unanswered(prompt_files: Iterable[Path], conversation_files: Iterable[Path], asked: Iterable[Path] = ()) -> list[Prompt]:
+    """Prompts of the files, in their order, that no conversation answers and no file of `asked` holds; each id once.
 
     Raises:
-        DataError: a file can't be read, or an id stands for two different texts.
+        DataError: a file can't be read, an id stands for two different texts, or a text is in two splits.
     """
-    texts = {c.sample_id: c.prompt for file in conversation_files for c in read_conversations(file)}
+    texts = {prompt.id: prompt.first for file in asked for prompt in read_prompts(file)}
+    splits: dict[str, str] = {}
+    for conversation in (c for file in conversation_files for c in read_conversations(file)):
+        texts[conversation.sample_id] = conversation.prompt
+        if conversation.split is not None:
+            splits[conversation.prompt] = conversation.split
     new: list[Prompt] = []
     for file in prompt_files:
         for prompt in read_prompts(file):
-            first = next(turn["content"] for turn in prompt.messages if turn["role"] == "user")
             if prompt.id not in texts:
-                texts[prompt.id] = first
+                texts[prompt.id] = prompt.first
+                _refuse_two_splits(file, prompt, splits)
                 new.append(prompt)
-            elif (known := texts[prompt.id]) != first:
+            elif (known := texts[prompt.id]) != prompt.first:
                 raise DataError(
-                    f"{file} has the id {prompt.id!r} for {first[:60]!r}, which stands for {known[:60]!r} already; expected one text an id. "
-                    "Rename one of them."
+                    f"{file} has the id {prompt.id!r} for {prompt.first[:60]!r}, which stands for {known[:60]!r} already; expected one "
+                    "text an id. Rename one of them."
                 )
     return new
+
+
+def _refuse_two_splits(file: Path, prompt: Prompt, splits: dict[str, str]) -> None:
+    """Stage `prepare` refuses such data, which would be too late: the answers have been taken in by then."""
+    if prompt.split is not None and (known := splits.setdefault(prompt.first, prompt.split)) != prompt.split:
+        raise DataError(
+            f"{file} has the prompt {prompt.id!r} in {prompt.split}, whose text {prompt.first[:60]!r} is in {known} already; expected "
+            "equal prompts in one split. Leave its split out."
+        )
 
 
 def batch_name(prompts: Sequence[Prompt]) -> str:

@@ -20,6 +20,11 @@ class Prompt:
     category: str
     messages: tuple[dict[str, str], ...]
 
+    @property
+    def first(self) -> str:
+        """The first user turn, which stands for the prompt as `Conversation.prompt` does."""
+        return next(turn["content"] for turn in self.messages if turn["role"] == "user")
+
 
 def read_prompts(path: Path) -> Iterator[Prompt]:
     """The prompts of a JSONL file (.gz allowed), each checked. Raises DataError with the line's number."""

@@ -19,15 +19,17 @@ def write(path: Path, *ids: str, text: str = "Say {}.") -> Path:
 
 
 class Target:
-    """Answers, and notes which ids it was asked for."""
+    """Answers, and notes which ids it was asked for; what it says to `garbled` ids can't be read, and is left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *garbled: str) -> None:
         self.asked: list[list[str]] = []
+        self.garbled = garbled
 
     def __call__(self, prompts: Path, out: Path) -> None:
         rows = [json.loads(line) for line in prompts.read_text().splitlines()]
         self.asked.append([row["id"] for row in rows])
-        answered = [row | {"messages": [*row["messages"], {"role": "assistant", "content": "Yes."}]} for row in rows]
+        told = [row for row in rows if row["id"] not in self.garbled]
+        answered = [row | {"messages": [*row["messages"], {"role": "assistant", "content": "Yes."}]} for row in told]
         out.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in answered).encode()))
 
 
@@ -51,6 +53,30 @@ def test_only_what_is_new_is_answered(tmp_path: Path, own: Path) -> None:
     assert (place / "conversations.dvc").read_text() != pointer, "each state has a version of its own"
     assert sorted(path.name[9:] for path in (inbox / "taken").iterdir()) == ["a.jsonl", "b.jsonl"]
     assert collect(inbox, place, [own], target, tmp_path / "cache") == second and len(target.asked) == 2
+
+
+def test_what_was_left_out_is_asked_once(tmp_path: Path, own: Path) -> None:
+    target, place, inbox = Target("p2", "p4"), tmp_path / "collected", tmp_path / "inbox"
+    write(inbox / "a.jsonl", "p2")
+    assert collect(inbox, place, [own], target, tmp_path / "cache") == [own], "a file without a row is none that prepare reads"
+    write(inbox / "b.jsonl", "p2", "p3", "p4")
+    both = collect(inbox, place, [own], target, tmp_path / "cache")
+    write(inbox / "c.jsonl", "p2", "p4")
+    assert collect(inbox, place, [own], target, tmp_path / "cache") == both and len(both) == 2
+    assert target.asked == [["p2"], ["p3", "p4"]]
+    assert len(list((inbox / "taken").iterdir())) == 3
+
+
+def test_a_batch_that_was_taken_back_is_answered_again_where_its_prompts_are(tmp_path: Path, own: Path) -> None:
+    target, place, inbox = Target(), tmp_path / "collected", tmp_path / "inbox"
+    write(inbox / "a.jsonl", "p2")
+    batch = collect(inbox, place, [own], target, tmp_path / "cache")[1]
+    batch.unlink()
+    assert collect(inbox, place, [own], target, tmp_path / "cache") == [own]
+    (taken,) = (inbox / "taken").iterdir()
+    taken.rename(inbox / taken.name)
+    assert collect(inbox, place, [own], target, tmp_path / "cache") == [own, batch]
+    assert target.asked == [["p2"], ["p2"]]
 
 
 def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
@@ -130,6 +156,18 @@ def test_an_id_stands_for_one_text(tmp_path: Path, own: Path) -> None:
     with pytest.raises(DataError, match="one text an id"):
         collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache")
     assert (tmp_path / "inbox/a.jsonl").exists()
+
+
+def test_a_text_is_in_one_split(tmp_path: Path, own: Path) -> None:
+    """Else prepare would refuse the answers, each night anew."""
+    target, file = Target(), tmp_path / "inbox/a.jsonl"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"id": "p2", "prompt": "Hm?", "split": "train"}) + "\n")
+    collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
+    file.write_text(json.dumps({"id": "p3", "prompt": "Hm?", "split": "heldout"}) + "\n")
+    with pytest.raises(DataError, match="a.jsonl has the prompt 'p3' in heldout.*in train already"):
+        collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
+    assert target.asked == [["p2"]]
 
 
 def test_data_are_new_until_a_run_of_them_is_published(tmp_path: Path) -> None:
