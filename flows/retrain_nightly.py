@@ -26,6 +26,7 @@ def retrain_nightly(
     changes: TrainingChanges = NO_CHANGES,
     force: bool = False,
     time_limit_minutes: Minutes | None = None,
+    overrides: dict[str, Any] | None = None,
 ) -> dict[str, Any] | State:
     """Answer new prompts by the target, and train on all conversations; nothing to do where they are as in the last run.
 
@@ -36,13 +37,15 @@ def retrain_nightly(
         changes: Changes to the profile's training; `init_from` goes on from a drafter instead of from scratch.
         force: Train also where no conversation is new.
         time_limit_minutes: Stop, with the training saved, after so long; a retry of the run goes on.
+        overrides: Any other values by dotted key of params.yaml, such as {"data_gate.max_dropped": 0.2}; they win over `changes`.
     """
     quiet_errors.install()
     with watching_worker(), time_limit(time_limit_minutes):
-        files = take_in(profile, inbox, max_new_tokens)
+        wanted = changes.as_overrides() | (overrides or {})
+        files = take_in(profile, inbox, max_new_tokens, wanted)
         line = f"nightly-{configuration_of(profile)[0]}"
         if not force and not is_new_data(WORKSPACES, line, files):
             return Completed(name="NothingToDo", message="The conversations are those of the last completed run.")
-        overrides = changes.as_overrides() | {"data.conversations": files}
-        place = make_workspace(profile, own_workspace(profile), overrides, line=line, from_nothing=force, of_a_run=True)
+        wanted["data.conversations"] = files
+        place = make_workspace(profile, own_workspace(profile), wanted, line=line, from_nothing=force, of_a_run=True)
         return run_chain(place, force)

@@ -1,5 +1,6 @@
 """The deployments: that their flows load, and what the form of each allows."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ def test_a_deployment_is_named_as_its_flow_and_has_a_described_form(name: str) -
         ("train-drafter", {"workspace": "../x"}),
         ("retrain-nightly", {"max_new_tokens": 0}),
         ("retrain-nightly", {"profile": ""}),
+        ("retrain-nightly", {"overrides": "data_gate.max_dropped=0.2"}),
         ("validate-checkpoint", {"checkpoint": "step-1"}),
         ("validate-checkpoint", {"workspace": ""}),
         ("evaluate-drafter", {"checkpoint": "all"}),
@@ -85,6 +87,22 @@ def test_the_form_says_where_the_log_lies_and_how_events_are_written() -> None:
     fields = flow_of("diagnose-log").parameters.model_dump()["properties"]
     assert "on the node where the worker runs; relative to the project" in fields["log"]["description"]
     assert "checkpoint=2000,4001" in fields["events"]["description"]
+
+
+def test_the_nightly_run_takes_any_value_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, given = flow_of("retrain-nightly").fn, []
+    fakes = {
+        "watching_worker": nullcontext,
+        "take_in": lambda profile, inbox, tokens, overrides: given.append(dict(overrides)) or ["c.jsonl"],
+        "make_workspace": lambda profile, name, overrides, **_: given.append(overrides),
+        "run_chain": lambda *_: {},
+        "own_workspace": lambda _: "w",
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setitem(run.__globals__, name, fake)
+    values = {"training.epochs": 3, "data_gate.max_dropped": 0.2}
+    run(changes=TrainingChanges(epochs=2, seed=5), force=True, overrides=values)
+    assert given == [values | {"training.seed": 5}, values | {"training.seed": 5, "data.conversations": ["c.jsonl"]}]
 
 
 def test_every_field_of_the_form_is_a_key_of_the_configuration() -> None:
