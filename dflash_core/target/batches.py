@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from dflash_core.data.spellings import Turn
+from dflash_core.data.template import prompt_ids
+from dflash_core.errors import DataError
 from dflash_core.target.prompts import Prompt
 
 PROMPT_MULTIPLE = 32  # each new prompt width costs oneDNN about a second of kernel generation
@@ -40,9 +43,12 @@ class Batch:
 
 
 def plan_batches(prompts: list[Prompt], tokenizer: PreTrainedTokenizerBase, batch_size: int) -> list[Batch]:
-    """Batches of prompts sorted by (tokens, id): a pure function of the prompts, the tokenizer and `batch_size`."""
-    rendered = [tokenizer.apply_chat_template(list(p.messages), add_generation_prompt=True, tokenize=False) for p in prompts]
-    ids = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rendered]
+    """Batches of prompts sorted by (tokens, id): a pure function of the prompts, the tokenizer and `batch_size`.
+
+    Raises:
+        DataError: the chat template refuses a prompt, as some do with a system turn.
+    """
+    ids = [_prompt_ids(prompt, tokenizer) for prompt in prompts]
     order = sorted(range(len(prompts)), key=lambda row: (len(ids[row]), prompts[row].id))
     chunks = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     return [
@@ -53,3 +59,10 @@ def plan_batches(prompts: list[Prompt], tokenizer: PreTrainedTokenizerBase, batc
         )
         for chunk in chunks
     ]
+
+
+def _prompt_ids(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    try:
+        return tuple(prompt_ids(tokenizer, [Turn(turn["role"], turn["content"]) for turn in prompt.messages]))
+    except DataError as error:
+        raise DataError(f"prompt {prompt.id!r}: {error}") from None

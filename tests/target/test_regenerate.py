@@ -127,6 +127,14 @@ def test_what_prepare_would_refuse_is_left_out(
     assert prepare(parse_config(tree, "test"), tmp_path / "prepared").splits["train"].rows == 10
 
 
+def test_a_prompt_that_the_template_refuses_is_named(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
+    target = shutil.copytree(tiny_dir, tmp_path / "target")
+    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('No system turn.') }}{% endif %}"
+    (target / "chat_template.jinja").write_text(refusal + WITHOUT_THOUGHTS)
+    with pytest.raises(DataError, match="prompt 'm': The chat template refuses .*No system turn"):
+        regenerate(prompts, target, tmp_path / "out.jsonl.gz", **OPTIONS)
+
+
 def test_another_chat_template_makes_other_answers(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
     target, out = shutil.copytree(tiny_dir, tmp_path / "target"), tmp_path / "out.jsonl.gz"
     first = regenerate(prompts, target, out, **OPTIONS)
