@@ -79,10 +79,10 @@ def _prompt_files(inbox: Path) -> list[Path]:
 
 
 def is_new_data(directory: Path, line: str, files: Sequence[str]) -> bool:
-    """Whether the last completed run of the line was made from other conversations than these."""
+    """Whether the last completed run of the line was made from other conversations than these: one is new, changed or gone."""
     publication = Publication.read(directory, line)
     known = publication.hashes_of("prepare") if publication else {}
-    return any(known.get(file) != _md5(Path(file)) for file in files)
+    return any(known.get(file) != _md5(Path(file)) for file in files) or not all(Path(file).exists() for file in known)
 
 
 def _asked(place: Path) -> list[Path]:

@@ -9,7 +9,8 @@ import pytest
 from dflash_core.errors import DataError
 from tasks.inbox import collect, is_new_data
 
-LOCK = "stages: {prepare: {deps: [{path: %s, md5: 900150983cd24fb0d6963f7d28e17f72}]}}"  # of "abc"
+ABC = "900150983cd24fb0d6963f7d28e17f72"  # its hash
+LOCK = "stages: {prepare: {deps: [{path: %s, md5: " + ABC + "}]}}"
 
 
 def write(path: Path, *ids: str, text: str = "Say {}.") -> Path:
@@ -180,3 +181,15 @@ def test_data_are_new_until_a_run_of_them_is_published(tmp_path: Path) -> None:
     assert not is_new_data(tmp_path, "nightly-demo", [str(file)])
     file.write_text("abcd")
     assert is_new_data(tmp_path, "nightly-demo", [str(file)])
+
+
+def test_a_batch_that_was_taken_back_makes_the_data_new(tmp_path: Path) -> None:
+    own, batch = tmp_path / "c.jsonl", tmp_path / "d.jsonl"
+    own.write_text("abc")
+    batch.write_text("abc")
+    (tmp_path / ".published").mkdir()
+    lock = f"stages: {{prepare: {{deps: [{{path: {own}, md5: {ABC}}}, {{path: {batch}, md5: {ABC}}}]}}}}"
+    (tmp_path / ".published/nightly-demo.json").write_text(json.dumps({"workspace": "w", "run_dir": "r", "lock": lock}))
+    assert not is_new_data(tmp_path, "nightly-demo", [str(own), str(batch)])
+    batch.unlink()
+    assert is_new_data(tmp_path, "nightly-demo", [str(own)])
