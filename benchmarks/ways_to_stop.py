@@ -36,8 +36,12 @@ def _cancel(place: Site, run_id: str) -> None:
 
 
 def _wait_for_time_out(place: Site, run_id: str) -> None:
+    """Hold the training until just before: the limit leaves time for a whole run, which would be over by then."""
     run = place.client.read_flow_run(run_id)
-    time.sleep(max(0.0, run.start_time.timestamp() + run.parameters["time_limit_minutes"] * 60 - time.time()))
+    at = run.start_time.timestamp() + run.parameters["time_limit_minutes"] * 60
+    with _waiting_ranks(place, run_id):
+        time.sleep(max(0.0, at - 1 - time.time()))
+    time.sleep(max(0.0, at - time.time()))
 
 
 def _terminate_flow(place: Site, run_id: str) -> None:
@@ -79,7 +83,7 @@ def _restart_server(place: Site, run_id: str, away_s: float = 10) -> None:
 def _miss_server(place: Site, run_id: str) -> None:
     """For so long that the run seems to be lost when the server is back."""
     with _waiting_ranks(place, run_id):
-        _restart_server(place, run_id, away_s=120)
+        _restart_server(place, run_id, away_s=100)
 
 
 def _cancel_after_restart(place: Site, run_id: str) -> None:
