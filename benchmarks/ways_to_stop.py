@@ -98,9 +98,12 @@ def _waiting_ranks(place: Site, run_id: str) -> Iterator[None]:
     _, ranks = launcher_and_ranks(flow_process(run_id, _gpu_worker(place)))
     for rank in ranks:
         rank.suspend()
-    yield
-    for rank in ranks:
-        rank.resume()
+    try:
+        yield
+    finally:
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.resume()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def is_of_machine(error: object) -> bool:
+    """A full disk, a directory in a file's place, no permission: none of these is a fault of ours. A network's is another matter."""
+    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError | TimeoutError)
+
+
 def sentence_of(error: OSError) -> str:
     """What a person reads of a fault of the machine."""
     where = f"{error.filename}: " if error.filename else ""

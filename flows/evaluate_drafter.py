@@ -30,7 +30,7 @@ def evaluate_drafter(
     """Measure a drafter of a workspace's target.
 
     Args:
-        workspace: Name of a directory below workspaces/, or a profile: then its last completed run's.
+        workspace: Name of a directory below workspaces/. Where there is none, a profile, such as demo or nightly-demo: its last completed run's.
         prompt_sets: Files to measure; those of the workspace's configuration where not given, else its held-out prompts.
         drafter: Directory in z-lab's layout; the workspace's own where not given.
         name: Directory below evaluations/ that takes the result; a checkpoint's has the checkpoint's name, if none is given.
@@ -51,7 +51,7 @@ def evaluate_drafter(
 def main(arguments: list[str]) -> int:
     """Run the flow from a shell; gives 0 measured, 3 an output that differs from the target's, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m flows.evaluate_drafter", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--workspace", default="demo", help="name below workspaces/, or a profile: its last completed run's")
+    parser.add_argument("--workspace", default="demo", help="name below workspaces/; where there is none, a profile: its last completed run's")
     parser.add_argument("--prompts", action="append", default=[], metavar="FILE", help="a prompt set; repeatable")
     parser.add_argument("--drafter", help="directory in z-lab's layout; default: the workspace's own")
     parser.add_argument("--checkpoint", metavar="NAME", help="measure one of the run's checkpoints in place of a drafter")

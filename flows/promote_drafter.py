@@ -25,7 +25,7 @@ def promote_drafter(workspace: MadeWorkspace = "demo", settings: PromotionSettin
     """Compare a workspace's drafter with the champion and promote it.
 
     Args:
-        workspace: Name of a directory below workspaces/, or a profile: then its last completed run's.
+        workspace: Name of a directory below workspaces/. Where there is none, a profile, such as demo or nightly-demo: its last completed run's.
         settings: What is asked of the drafter.
     """
     quiet_errors.install()
@@ -56,7 +56,7 @@ def rollback_drafter(model: ModelName) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Run a flow from a shell; gives 0 promoted or nothing to do, 3 a gate said no, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m flows.promote_drafter", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--workspace", default="demo", help="name below workspaces/, or a profile: its last completed run's")
+    parser.add_argument("--workspace", default="demo", help="name below workspaces/; where there is none, a profile: its last completed run's")
     parser.add_argument("--model", help="registered model; default: dflash- and the target's name")
     parser.add_argument("--margin", type=float, default=0.0, help="tokens by which τ must exceed the champion's")
     parser.add_argument("--tolerance", type=float, default=0.0, help="tokens that the interval's lower end may be below zero")
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rollback", metavar="MODEL", help="instead: make the previous champion of MODEL the champion again")
     chosen = vars(parser.parse_args(arguments))
     model, workspace = chosen.pop("rollback"), chosen.pop("workspace")
-    return exit_code_of(lambda: rollback_drafter(model) if model else promote_drafter(workspace, PromotionSettings(**chosen)))
+    return exit_code_of(lambda: rollback_drafter(model) if model else promote_drafter(workspace, chosen))  # Prefect checks the settings
 
 
 if __name__ == "__main__":

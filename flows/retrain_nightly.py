@@ -10,11 +10,12 @@ from flows.train_drafter import run_chain
 from tasks import quiet_errors
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges
 from tasks.inbox import is_new_data, take_in
+from tasks.publication import line_of
 from tasks.this_run import own_workspace, time_limit
 from tasks.worker_watch import watching_worker
 from tasks.workspace import WORKSPACES, configuration_of, make_workspace
 
-Inbox = Annotated[str, Field(min_length=1, description="Directory of prompt files (*.jsonl, an id and a prompt a line).")]
+Inbox = Annotated[str, Field(min_length=1, description="Directory of prompt files (*.jsonl or *.jsonl.gz, an id and a prompt a line).")]
 Tokens = Annotated[int, Field(ge=1, le=32768, description="Longest answer to a new prompt, in tokens.")]
 
 
@@ -43,7 +44,7 @@ def retrain_nightly(
     with watching_worker(), time_limit(time_limit_minutes):
         wanted = changes.as_overrides() | (overrides or {})
         files = take_in(profile, inbox, max_new_tokens, wanted)
-        line = f"nightly-{configuration_of(profile)[0]}"
+        line = line_of(f"nightly-{configuration_of(profile)[0]}", wanted)
         if not force and not is_new_data(WORKSPACES, line, files):
             return Completed(name="NothingToDo", message="The conversations are those of the last completed run.")
         wanted["data.conversations"] = files

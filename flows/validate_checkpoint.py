@@ -24,7 +24,7 @@ def validate_checkpoint(workspace: MadeWorkspace = "demo", checkpoint: Checkpoin
     """Prove checkpoints by replaying the steps after them.
 
     Args:
-        workspace: Name of a directory below workspaces/, or a profile: then its last completed run's.
+        workspace: Name of a directory below workspaces/. Where there is none, a profile, such as demo or nightly-demo: its last completed run's.
         checkpoint: Name of one, such as step-00000350, or "all".
     """
     quiet_errors.install()
@@ -36,7 +36,7 @@ def validate_checkpoint(workspace: MadeWorkspace = "demo", checkpoint: Checkpoin
 def main(arguments: list[str]) -> int:
     """Run the flow from a shell; gives 0 proven, 3 not, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m flows.validate_checkpoint", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--workspace", default="demo", help="name below workspaces/, or a profile: its last completed run's")
+    parser.add_argument("--workspace", default="demo", help="name below workspaces/; where there is none, a profile: its last completed run's")
     parser.add_argument("--checkpoint", default=ALL, help="name of one; default: all")
     options = parser.parse_args(arguments)
     return exit_code_of(lambda: validate_checkpoint(options.workspace, options.checkpoint))

@@ -7,7 +7,7 @@ from prefect.exceptions import FlowPauseTimeout
 from prefect.input import RunInput
 from pydantic import Field
 
-from tasks import promotion
+from tasks import mlflow_store, promotion
 from tasks.promotion import Judgement
 from tasks.promotion_events import tell_of_refusal
 from tasks.promotion_settings import PromotionSettings
@@ -34,8 +34,9 @@ def ask_a_person(registry: Registry, judgement: Judgement, settings: PromotionSe
         answer = pause_flow_run(wait_for_input=form, timeout=ceil(settings.approval_hours * 3600), poll_interval=POLL_SECONDS)
     except FlowPauseTimeout:
         answer = Approval(approve=False, reason=f"nobody answered within {settings.approval_hours:g} hours")
-    registry.tag(judgement.version.number, {"dflash.approval": f"{'yes' if answer.approve else 'no'}: {answer.reason}"})
-    if not answer.approve:
-        reason = answer.reason or "no reason given"
-        tell_of_refusal(judgement.version, reason)
-        promotion.refuse(registry, judgement, reason)
+    with mlflow_store.reached(registry.uri):
+        registry.tag(judgement.version.number, {"dflash.approval": f"{'yes' if answer.approve else 'no'}: {answer.reason}"})
+        if not answer.approve:
+            reason = answer.reason or "no reason given"
+            tell_of_refusal(judgement.version, reason)
+            promotion.refuse(registry, judgement, reason)

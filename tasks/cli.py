@@ -73,9 +73,11 @@ def rollback(
     from tasks.mlflow_store import default_uri, reached
     from tasks.registry import Registry
 
-    registry = Registry(uri or default_uri(), model)
-    with reached(registry.uri), promotion.one_at_a_time(model):
-        gone, back = alias_moves.roll_back(registry)
+    uri = uri or default_uri()
+    with reached(uri):
+        registry = Registry(uri, model)  # before its name is one of a file
+        with promotion.one_at_a_time(model):
+            gone, back = alias_moves.roll_back(registry)
     typer.echo(f"version {back.number} of {model} is the champion again, version {gone.number} was rolled back")
 
 

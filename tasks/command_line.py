@@ -3,10 +3,8 @@
 import sys
 from collections.abc import Callable
 
-from pydantic import ValidationError
-
 from dflash_core.errors import ConfigError, DflashError, Stopped
-from dflash_core.exit_code import sentence_of
+from dflash_core.exit_code import is_of_machine, sentence_of
 
 
 def exit_code_of(run: Callable[[], object]) -> int:
@@ -21,11 +19,12 @@ def exit_code_of(run: Callable[[], object]) -> int:
     except DflashError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
-    except (ParameterTypeError, ValidationError) as error:
-        said = ParameterTypeError.from_validation_error(error) if isinstance(error, ValidationError) else error
-        print(f"Error: {' '.join(str(said).split())}. Correct the option.", file=sys.stderr)
+    except ParameterTypeError as error:
+        print(f"Error: {' '.join(str(error).split())}. Correct the option.", file=sys.stderr)
         return ConfigError.exit_code
     except OSError as error:
+        if not is_of_machine(error):
+            raise
         print(f"Error: {sentence_of(error)}", file=sys.stderr)
         return ConfigError.exit_code
     except RuntimeError as error:

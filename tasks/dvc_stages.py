@@ -5,6 +5,7 @@ DVC never starts a stage here: a `dvc repro` that is killed leaves its command r
 """
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -113,10 +114,25 @@ def commit_outputs(root: Path, name: str) -> dict[str, str]:
     return _ask(root, commit)
 
 
-def _note(lock: Path, entry: Mapping[str, Any]) -> None:
-    """Write a stage's entry into dvc.lock. DVC's own `dump` carries comments along, of which there are none, and takes ten times as long."""
+def lock_without(text: str, name: str) -> str:
+    """The text of a dvc.lock as if a stage had never run."""
+    yaml_file, kept = _lock_yaml(), io.StringIO()
+    tree = yaml_file.load(text)
+    tree["stages"].pop(name, None)
+    yaml_file.dump(tree, kept)
+    return kept.getvalue()
+
+
+def _lock_yaml() -> YAML:
+    """DVC's own reader and writer carries comments along, of which there are none, and takes ten times as long."""
     yaml_file = YAML(typ="safe")  # libyaml's, by YAML 1.2 as DVC reads it: 12e34 is a number there, which PyYAML wouldn't quote
     yaml_file.default_flow_style, yaml_file.sort_base_mapping_type_on_output = False, False
+    return yaml_file
+
+
+def _note(lock: Path, entry: Mapping[str, Any]) -> None:
+    """Write a stage's entry into dvc.lock."""
+    yaml_file = _lock_yaml()
     tree = yaml_file.load(lock) if lock.exists() else {"schema": "2.0"}
     tree.setdefault("stages", {}).update(json.loads(json.dumps(entry)))  # plain dicts
     partial = lock.with_name(f"{lock.name}.{os.getpid()}")

@@ -9,23 +9,17 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.registry import MODEL_NAME
+from tasks.workspace import NAME
 
 Profile = Annotated[
     str, Field(min_length=1, max_length=200, description='"demo", "smoke", another name in profiles/, or the path of a YAML file on the node.')
 ]
-WorkspaceName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of a directory below workspaces/.")
-]
-MadeWorkspace = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
-        description="Name of a directory below workspaces/, or a profile, such as demo or nightly-demo: then its last completed run's.",
-    ),
-]
+DIRECTORY_NAME = rf"^{NAME.pattern}$"
+WorkspaceName = Annotated[str, Field(pattern=DIRECTORY_NAME, description="Name of a directory below workspaces/.")]
+MadeWorkspace = Annotated[str, Field(pattern=DIRECTORY_NAME, description="Name of a directory below workspaces/; without one, a profile's last.")]
 OneCheckpoint = Annotated[str, Field(pattern=r"^(\d+|step-\d{8,})$", description="A name such as step-00000350, or a step.")]
 ModelName = Annotated[str, Field(pattern=MODEL_NAME, description="Of a registered model.")]
-ResultName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Of a directory below evaluations/.")]
+ResultName = Annotated[str, Field(pattern=DIRECTORY_NAME, description="Of a directory below evaluations/.")]
 Minutes = Annotated[float, Field(gt=0, le=14 * 24 * 60, description="Stop, with the state saved, after so many minutes.")]
 
 

@@ -1,4 +1,4 @@
-"""New prompt files of an inbox become conversations that stay: only what has no answer is answered, and each state is versioned.
+"""New prompt files of an inbox become conversations that stay: each prompt is asked once, and each state is versioned.
 
 COLLECTED/PROFILE/conversations holds one file for each batch of new prompts, and conversations.dvc, the pointer that brings
 them all back from DVC's cache. A file that was taken in moves to INBOX/taken, last of all, so that a kill at any moment loses
@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import os
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from dflash_core.errors import ConfigError
 from dflash_core.target.new_prompts import batch_name, unanswered, write_prompts
 from tasks import dvc_stages
 from tasks.launch import Supervised, stage_environment
@@ -30,6 +32,8 @@ Answer = Callable[[Path, Path], None]
 @task(cache_policy=NO_CACHE, task_run_name="take in")
 def take_in(profile: str, inbox: str, max_new_tokens: int, overrides: Mapping[str, Any] | None = None) -> list[str]:
     """Answer the inbox's new prompts by the target of the profile with its overrides; gives all conversation files, the profile's own first."""
+    if other := sorted(key for key in overrides or {} if key.partition(".")[0] == "target"):
+        raise ConfigError(f"overrides have {other}, but collected/ holds the answers of the profile's own target. Make a profile of another name.")
     name, config = configuration_of(profile, overrides)
 
     def answer(prompts: Path, out: Path) -> None:
@@ -51,7 +55,8 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
     """Answer what is new in `inbox` into `place` and version it; gives `own` and all collected files.
 
     Raises:
-        DataError: a file of the inbox can't be read, or gives another text to a known id; nothing is then taken in.
+        DataError: a line of the inbox can't be read, gives another text to a known id, or has a text in two splits; nothing is then
+            taken in.
     """
     conversations = place / CONVERSATIONS
     conversations.mkdir(parents=True, exist_ok=True)
@@ -81,13 +86,13 @@ def _prompt_files(inbox: Path) -> list[Path]:
 def is_new_data(directory: Path, line: str, files: Sequence[str]) -> bool:
     """Whether the last completed run of the line was made from other conversations than these: one is new, changed or gone."""
     publication = Publication.read(directory, line)
-    known = publication.hashes_of("prepare") if publication else {}
-    return any(known.get(file) != _md5(Path(file)) for file in files) or not all(Path(file).exists() for file in known)
+    return publication is None or publication.conversations() != {file: _md5(Path(file)) for file in files}
 
 
 def _asked(place: Path) -> list[Path]:
-    """Prompts of the batches that are done: the answers hold fewer where some could not be read."""
-    return [batch for batch in sorted(place.glob("*.jsonl")) if (place / CONVERSATIONS / f"{batch.name}.gz").exists()]
+    """Prompts of the batches that are there and done, which their manifest says: the answers hold fewer where some could not be read."""
+    answers = {path.name for path in (place / CONVERSATIONS).iterdir()}
+    return [batch for batch in sorted(place.glob("*.jsonl")) if {f"{batch.name}.gz", f"{batch.name}.gz.manifest.json"} <= answers]
 
 
 def _collected(conversations: Path) -> list[Path]:
@@ -99,7 +104,7 @@ def _has_content(path: Path) -> bool:
     try:
         with gzip.open(path) as file:
             return bool(file.read(1))
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return True  # a damaged file: its reader says what is wrong with it
 
 

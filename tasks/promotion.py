@@ -69,7 +69,9 @@ def one_at_a_time(model: str, directory: Path = PROJECT / "workspaces") -> Itera
 
 def open_registry(workspace: Workspace, settings: PromotionSettings, uri: str | None = None) -> Registry:
     """Of the model that the settings name."""
-    return Registry(uri or mlflow_store.default_uri(), settings.model or model_name(workspace))
+    uri = uri or mlflow_store.default_uri()
+    with mlflow_store.reached(uri):
+        return Registry(uri, settings.model or model_name(workspace))
 
 
 def judge(workspace: Workspace, registry: Registry, settings: PromotionSettings, measure: Measure) -> Judgement:

@@ -44,8 +44,8 @@ def conclude(registry: Registry, judgement: Judgement) -> dict[str, Any]:
 @task(cache_policy=NO_CACHE, task_run_name="roll back")
 def roll_back(model: str) -> dict[str, Any]:
     """Move the aliases back."""
-    registry = Registry(mlflow_store.default_uri(), model)
-    with mlflow_store.reached(registry.uri):
-        gone, back = alias_moves.roll_back(registry)
+    uri = mlflow_store.default_uri()
+    with mlflow_store.reached(uri):
+        gone, back = alias_moves.roll_back(Registry(uri, model))
     tell_of_move(model, {"action": "rolled back", "to": back.number, "from": gone.number})
     return {"model": model, "champion": back.number, "rolled_back": gone.number}

@@ -51,10 +51,11 @@ class Publication:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{file} is no publication of a run ({error}). Remove it; the next run then starts from nothing.") from None
 
-    def hashes_of(self, stage: str) -> dict[str, str]:
-        """Path and hash of each dependency that a stage had."""
-        deps = yaml.safe_load(self.lock)["stages"].get(stage, {}).get("deps", [])
-        return {dep["path"]: dep["md5"] for dep in deps}
+    def conversations(self) -> dict[str, str]:
+        """Path and hash of each file of conversations that it was made from."""
+        prepare = yaml.safe_load(self.lock)["stages"].get("prepare", {})
+        files = prepare.get("params", {}).get("params.yaml", {}).get("data", {}).get("conversations", [])
+        return {dep["path"]: dep["md5"] for dep in prepare.get("deps", []) if dep["path"] in files}
 
 
 def line_of(profile: str, overrides: Mapping[str, Any]) -> str:
@@ -89,14 +90,15 @@ def start_from_published(root: Path, run_dir: Path, *lines: str) -> str | None:
     with publications(root.parent):  # also so that nothing is tidied away while it is being linked
         for line in lines:
             publication = Publication.read(root.parent, line)
-            if publication is not None:
+            if publication is not None and publication.workspace != str(root):  # its own is there already
+                (root / STARTING).touch()
                 _start_from(root, run_dir, publication)
+                (root / STARTING).unlink()
                 return line
     return None
 
 
 def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:
-    (root / STARTING).touch()
     (root / "dvc.lock").write_text(_lock_to_start_from(publication), encoding="utf-8")
     dvc_stages.check_out(root)
     for output in _uncached_outputs(root):
@@ -109,16 +111,13 @@ def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:
         (root / run_dir).parent.mkdir(parents=True, exist_ok=True)
         (root / run_dir).unlink(missing_ok=True)
         (root / run_dir).symlink_to(publication.run_dir)
-    (root / STARTING).unlink()
 
 
 def _lock_to_start_from(publication: Publication) -> str:
     """Without its run's directory, train must run: nothing could be proven, promoted or gone on with of what it had made."""
     if Path(publication.run_dir).is_dir():
         return publication.lock
-    tree = yaml.safe_load(publication.lock)
-    tree["stages"].pop("train", None)
-    return yaml.safe_dump(tree, sort_keys=False)
+    return dvc_stages.lock_without(publication.lock, "train")
 
 
 def _uncached_outputs(root: Path) -> list[str]:

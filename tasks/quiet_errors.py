@@ -7,17 +7,18 @@ PREFECT_LOGGING_LEVEL=DEBUG shows the traceback. A full disk or a missing permis
 import logging
 
 from dflash_core.errors import DflashError
+from dflash_core.exit_code import is_of_machine, sentence_of
 
 
 class WithoutTraceback(logging.Filter):
-    """Strips the traceback of a DflashError or an OSError from a record and leaves the sentence."""
+    """Strips the traceback of a DflashError, or of a fault of the machine, from a record and leaves the sentence."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Always lets the record pass."""
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, DflashError | OSError) and not logging.getLogger("prefect").isEnabledFor(logging.DEBUG):
+        if (isinstance(error, DflashError) or is_of_machine(error)) and not logging.getLogger("prefect").isEnabledFor(logging.DEBUG):
             record.exc_info = record.exc_text = None
-            record.msg, record.args = str(error), ()
+            record.msg, record.args = str(error) if isinstance(error, DflashError) else sentence_of(error), ()
         return True
 
 

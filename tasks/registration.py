@@ -20,7 +20,7 @@ DVC_SCHEME = "dvc:///"  # three: MLflow's server refuses a source whose path isn
 
 def model_name(workspace: Workspace) -> str:
     """By default a model is named after its target: all that can stand in for each other."""
-    return "dflash-" + mlflow_store.allowed_name(Path(workspace.config.target.path).name).replace("/", "_").replace(":", "_")
+    return "dflash-" + mlflow_store.allowed_name(Path(workspace.config.target.path).name).replace("/", "_").replace(":", "_")[:190]
 
 
 def register(workspace: Workspace, registry: Registry, *, by_reference: bool = False) -> Version:

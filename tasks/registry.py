@@ -10,7 +10,7 @@ from dflash_core.errors import ConfigError
 from tasks import mlflow_store
 
 # Goes into the name of a lock file, into MODEL@ALIAS and into a search; MLflow itself takes all but / and :.
-MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,254}$"
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,199}$"
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
 MOVE_TAG = "dflash.move"
 
@@ -36,7 +36,10 @@ class Registry:
 
     def __init__(self, uri: str, model: str) -> None:
         if not re.fullmatch(MODEL_NAME, model):
-            raise ConfigError(f"model name {model!r} is not made of at most 255 letters, digits, spaces, dots, dashes and underscores; choose another.")
+            raise ConfigError(
+                f"model name {model!r} is not made of at most 200 letters, digits, spaces, dots, dashes and underscores, the first a letter "
+                "or digit; choose another, by --model."
+            )
         self.uri = uri
         self.model = model
         self.client = mlflow_store.client_of(uri)

@@ -55,7 +55,7 @@ def remove_old_workspaces(days: int, directory: Path = WORKSPACES) -> list[str]:
             if root not in needed and _remove(root):
                 removed.append(root.name)
         for path in _old_inputs(directory, days):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
     get_run_logger().info("%d workspaces removed", len(removed))
     return removed
 
@@ -82,21 +82,22 @@ def _needs(directory: Path, line: str) -> Iterator[Path]:
 def _old_run_workspaces(directory: Path, days: int) -> list[Path]:
     """Those that a deployment's run has made for itself; a person's own stay."""
     marks = directory.glob(f"*/{OF_A_RUN}")
-    return sorted(mark.parent for mark in marks if _is_older(mark.parent / "flow.lock", days))
+    return sorted(mark.parent for mark in marks if all(_is_older(path, days) for path in (*mark.parent.iterdir(), *mark.parent.glob("logs/*"))))
 
 
 def _old_inputs(directory: Path, days: int) -> list[Path]:
     """Drafters and profiles from the registry that no workspace names and no link calls the last known."""
     place = directory / from_registry.DIRECTORY
     found = list(place.iterdir()) if place.is_dir() else []
-    last_known = {path.resolve() for path in found if path.is_symlink()}
+    links = {path for path in found if path.is_symlink() and not path.name.startswith(".")}  # one with a dot, a kill has left
+    last_known = {link.resolve() for link in links}
     named = "".join(params.read_text(encoding="utf-8") for params in directory.glob("*/params.yaml"))
-    files = [path for path in found if not path.is_symlink() and path.resolve() not in last_known and path.name not in named]
-    return [path for path in files if _is_older(path, days)]
+    files = [path for path in found if path not in links and (path.is_symlink() or path.resolve() not in last_known)]
+    return [path for path in files if path.name not in named and _is_older(path, days)]
 
 
 def _is_older(path: Path, days: int) -> bool:
-    return path.stat().st_mtime < time.time() - days * 24 * 3600
+    return path.lstat().st_mtime < time.time() - days * 24 * 3600
 
 
 def _remove(root: Path) -> bool:

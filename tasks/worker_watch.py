@@ -36,7 +36,7 @@ class _CancelSeen(BaseException):
 @contextlib.contextmanager
 def watching_worker(patience: float = PATIENCE_SECONDS, ask: float = ASK_SECONDS, poll: float = POLL_SECONDS) -> Iterator[None]:
     """End the body, in the main thread of a deployment's run: as by SIGTERM when the worker has died, which makes the run Crashed.
-    And when the run has been Cancelling for so long; it is then Cancelled. A run that is taken for lost is Running again.
+    And when the run has been Cancelling for so long; it is then Cancelled. A run that is taken for lost is what it was again.
 
     Raises:
         TerminationSignal: the worker is gone.
@@ -72,7 +72,7 @@ def _watch(run_id: UUID, over: threading.Event, patience: float, ask: float, pol
             continue
         asked, state = now, _state_of(run_id)
         if state is not None and state.is_crashed() and (state.message or "").startswith(LOST):
-            _say_it_runs(run_id)
+            _take_back(run_id)
         cancelling_since = (cancelling_since or now) if state is not None and state.is_cancelling() else None
         if cancelling_since is not None and now - cancelling_since >= patience:
             signal.pthread_kill(threading.main_thread().ident, _CANCEL)
@@ -86,9 +86,12 @@ def _state_of(run_id: UUID) -> State | None:
     return None
 
 
-def _say_it_runs(run_id: UUID) -> None:
+def _take_back(run_id: UUID) -> None:
+    """The state before the server's guess: Running, or Paused with the form that a person still has to fill in."""
     with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # it is asked again soon
-        client.set_flow_run_state(run_id, Running(message="It was taken for lost, and goes on"), force=True)
+        states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)
+        before = [state for state in states if state.is_running() or state.is_paused()]
+        client.set_flow_run_state(run_id, before[-1].fresh_copy() if before else Running(), force=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

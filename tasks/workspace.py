@@ -20,7 +20,7 @@ from dflash_core.config import Config, load_config, parse_config
 from dflash_core.errors import ConfigError
 from tasks.dvc_stages import init_repository
 from tasks.from_registry import is_named, with_files
-from tasks.publication import Publication, line_of, must_start, publish, start_from_published
+from tasks.publication import STARTING, Publication, line_of, must_start, publish, start_from_published
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORKSPACES = PROJECT / "workspaces"
@@ -101,6 +101,7 @@ def make_workspace(
             (root / OF_A_RUN).touch()
         if not from_nothing and must_start(root):
             start_from_published(root, config.run_dir, line, profile)
+        (root / STARTING).unlink(missing_ok=True)
     return Workspace(root=root, config=config, line=line)
 
 
@@ -139,7 +140,7 @@ def in_use(root: Path) -> Iterator[None]:
     Raises:
         ConfigError: another one is in it.
     """
-    with (root / "flow.lock").open("w") as lock:
+    with (root / "flow.lock").open("a") as lock:  # so that who only looks whether it is in use doesn't make it younger
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from dflash_core.diagnosis.correlate import TOUCHING, coincidence, explained_by
-from dflash_core.diagnosis.evidence import Cause, Evidence, at_restart
+from dflash_core.diagnosis.evidence import Cause, Evidence, event_before
 from dflash_core.diagnosis.finding import Finding
 from dflash_core.diagnosis.view import FEW, View
 
@@ -135,7 +135,7 @@ def _weights(e: Evidence) -> Cause | None:
         stays = f.kind == "level_shift" or f.detail["recovery_rows"] is None
         if place is None or not stays or high <= low:
             continue
-        alone = coincidence(e.view.log, e.view.events, f) if at_restart(f) == "checkpoint" else ()
+        alone = coincidence(e.view.log, e.view.events, f) if event_before(f) == "checkpoint" else ()
         share = (high - low) / max(first - low, 1e-12)
         if share > 0.5 or high > 3 * low:
             text = f"after the event at step {place:g} the loss is {high:.4g}, near where the run began ({first:.4g}), and stays"
@@ -207,8 +207,8 @@ def _instability(e: Evidence) -> Cause | None:
         return Cause("instability", SIGNATURE, tuple(told), _without(e.view), advice)
     saves = e.refined.spikes_at.get("checkpoint")
     elsewhere = (None,) if saves is not None and saves.holds else (None, "checkpoint")
-    spikes = [f for f in e.of("loss_spike") if f.severity == "fault" and at_restart(f) in elsewhere]
-    passed = [*e.of("instability_episode"), *spikes, *e.lost_at_save]
+    grave = [f for f in e.of("loss_spike") if f.severity == "fault" and event_before(f) in elsewhere]
+    passed = [*e.of("instability_episode"), *grave, *e.lost_at_save]
     if passed:
         advice = "Look at the batches there and the gradient norm; lower the learning rate if it comes again."
         return Cause("instability", BETTER, tuple(f.text for f in passed[:3]), _without(e.view), advice)

@@ -37,7 +37,7 @@ class Evidence:
     @property
     def diverged(self) -> list[Finding]:
         """Findings of a loss that got lost for good."""
-        lost = [f for f in self.of("level_shift") if f.detail.get("of_improvement", 0) > LOST_SHARE and not at_restart(f)]
+        lost = [f for f in self.of("level_shift") if f.detail.get("of_improvement", 0) > LOST_SHARE and not event_before(f)]
         stays = [f for f in self.of("loss_spike") if f.severity == "fault" and f.detail["recovery_rows"] is None]
         return [*self.of("divergence"), *stays, *lost]
 
@@ -49,9 +49,9 @@ class Evidence:
     @property
     def lost_at_save(self) -> list[Finding]:
         """Levels that rise far and stay right after a checkpoint, where no restart was told of."""
-        return [f for f in self.of("level_shift") if f.severity == "fault" and at_restart(f) == "checkpoint"]
+        return [f for f in self.of("level_shift") if f.severity == "fault" and event_before(f) == "checkpoint"]
 
 
-def at_restart(f: Finding) -> str | None:
-    """The event that it comes right after, if it is a resume, a reset or a checkpoint; the one that says most."""
+def event_before(f: Finding) -> str | None:
+    """The event that it comes right after: a resume, a reset or a checkpoint, whichever says most."""
     return next((kind for kind in ("resume", "reset", "checkpoint") if f.detail.get(f"after_{kind}") is not None), None)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ def read_prompts(path: Path) -> Iterator[Prompt]:
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; pass a JSONL file of prompts.") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"{path} can't be read as UTF-8 text: {error}. Pass a JSONL file of prompts.") from None
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():

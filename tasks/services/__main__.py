@@ -1,6 +1,7 @@
 """Starts and stops the services of this machine: `python -m tasks.services up`."""
 
 import argparse
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -49,10 +50,11 @@ def status(machine: Machine) -> str:
 
 
 def _address(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// address, to which no alarm could be sent")
-    return text
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// address, so no alarm could be sent to it")
 
 
 def main(arguments: list[str]) -> int:

@@ -5,12 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dflash_core.errors import DataError
 from tasks.inbox import collect, is_new_data
 
 ABC = "900150983cd24fb0d6963f7d28e17f72"  # its hash
-LOCK = "stages: {prepare: {deps: [{path: %s, md5: " + ABC + "}]}}"
+
+
+def lock_of(*files: Path) -> str:
+    """Of a run that was made from files with this hash, and from code."""
+    deps = [{"path": str(file), "md5": ABC} for file in (*files, Path("prepare.py"))]
+    return yaml.safe_dump({"stages": {"prepare": {"deps": deps, "params": {"params.yaml": {"data": {"conversations": [*map(str, files)]}}}}}})
 
 
 def write(path: Path, *ids: str, text: str = "Say {}.") -> Path:
@@ -32,6 +38,7 @@ class Target:
         told = [row for row in rows if row["id"] not in self.garbled]
         answered = [row | {"messages": [*row["messages"], {"role": "assistant", "content": "Yes."}]} for row in told]
         out.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in answered).encode()))
+        out.with_name(f"{out.name}.manifest.json").write_text("{}")
 
 
 @pytest.fixture
@@ -176,7 +183,7 @@ def test_data_are_new_until_a_run_of_them_is_published(tmp_path: Path) -> None:
     file.write_text("abc")
     assert is_new_data(tmp_path, "nightly-demo", [str(file)])
     (tmp_path / ".published").mkdir()
-    published = {"workspace": "w", "run_dir": "r", "lock": LOCK % file}
+    published = {"workspace": "w", "run_dir": "r", "lock": lock_of(file)}
     (tmp_path / ".published/nightly-demo.json").write_text(json.dumps(published))
     assert not is_new_data(tmp_path, "nightly-demo", [str(file)])
     file.write_text("abcd")
@@ -188,8 +195,6 @@ def test_a_batch_that_was_taken_back_makes_the_data_new(tmp_path: Path) -> None:
     own.write_text("abc")
     batch.write_text("abc")
     (tmp_path / ".published").mkdir()
-    lock = f"stages: {{prepare: {{deps: [{{path: {own}, md5: {ABC}}}, {{path: {batch}, md5: {ABC}}}]}}}}"
-    (tmp_path / ".published/nightly-demo.json").write_text(json.dumps({"workspace": "w", "run_dir": "r", "lock": lock}))
+    (tmp_path / ".published/nightly-demo.json").write_text(json.dumps({"workspace": "w", "run_dir": "r", "lock": lock_of(own, batch)}))
     assert not is_new_data(tmp_path, "nightly-demo", [str(own), str(batch)])
-    batch.unlink()
     assert is_new_data(tmp_path, "nightly-demo", [str(own)])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from dvc.repo import Repo
+from ruamel.yaml import YAML
 
 from dflash_core.errors import ConfigError
 from tasks import dvc_stages
@@ -100,6 +101,20 @@ def test_who_is_killed_while_it_starts_starts_again(tmp_path: Path, published: P
     assert not must_start(root) and not dvc_stages.changed_stages(root) and (root / RUN_DIR / "train_log.jsonl").exists()
 
 
+def test_who_takes_its_own_publication_for_a_start_keeps_what_it_has(published: Path) -> None:
+    (published / "dvc.lock").unlink()
+    assert start_from_published(published, RUN_DIR, "demo") is None
+    assert (published / "build/features/shard").exists() and (published / RUN_DIR / "train_log.jsonl").exists()
+
+
+def test_what_goes_from_a_lock_leaves_the_rest_as_it_was() -> None:
+    hashes = {"a": "1e5", "b": "1234567890e12345678901234567890a", "c": "no"}
+    features = "".join(f"    {name}: '{value}'\n" for name, value in hashes.items())
+    lock = f"schema: '2.0'\nstages:\n  features:\n{features}  train:\n    cmd: none\n"
+    kept = YAML(typ="safe").load(dvc_stages.lock_without(lock, "train"))  # as DVC reads it
+    assert kept == {"schema": "2.0", "stages": {"features": hashes}}
+
+
 def test_a_repository_that_was_half_made_is_made(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     Repo.init(str(tmp_path / "w"), no_scm=True).close()
@@ -126,7 +141,6 @@ def test_who_takes_over_a_run_publishes_where_it_really_is(tmp_path: Path, publi
     publish(root, RUN_DIR, "demo")
     found = Publication.read(tmp_path / "workspaces", "demo")
     assert found.workspace == str(root) and found.run_dir == str(published / RUN_DIR)
-    assert found.hashes_of("train").keys() == {"build/features"} and found.hashes_of("none") == {}
 
 
 def test_an_experiment_is_a_line_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def workspace(directory: Path, name: str, days: float, of_a_run: bool = True) ->
     (root / "flow.lock").touch()
     if of_a_run:
         (root / OF_A_RUN).touch()
-    then = (root / "flow.lock").stat().st_mtime - days * 24 * 3600
-    os.utime(root / "flow.lock", (then, then))
+    then = time.time() - days * 24 * 3600
+    for path in root.iterdir():
+        os.utime(path, (then, then))
     return root
 
 
@@ -55,7 +57,9 @@ def test_what_came_from_the_registry_goes_when_no_workspace_names_it(tmp_path: P
         (place / name / "model.safetensors").touch()
         if name != "young":
             os.utime(place / name, (0, 0))
-    (place / "m@champion.drafter").symlink_to(place / "last-known")
+    for link in ("m@champion.drafter", ".m@champion.drafter.12"):  # the second by one that was killed
+        (place / link).symlink_to(place / "last-known")
+        os.utime(place / link, (0, 0), follow_symlinks=False)
     root = workspace(tmp_path, "a-persons", 400, of_a_run=False)
     (root / "params.yaml").write_text(f"drafter: {{init_from: {place / 'named'}}}")
     remove_old_workspaces.fn(30, tmp_path)

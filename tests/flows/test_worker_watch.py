@@ -8,7 +8,7 @@ from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, TerminationSignal
-from prefect.states import Cancelling, Crashed, Running
+from prefect.states import Cancelling, Crashed, Paused, Running
 from prefect.utilities.engine import capture_sigterm
 
 from tasks import worker_watch
@@ -84,6 +84,15 @@ def test_a_worker_that_is_gone_ends_the_body_as_by_a_signal(run_in: Callable[[St
     monkeypatch.setattr(worker_watch.os, "getppid", lambda: next(parents))
     with capture_sigterm(), pytest.raises(TerminationSignal), watching_worker(poll=0.02):
         time.sleep(120)
+
+
+def test_a_run_that_waits_for_a_person_waits_again(run_in: Callable[[State], StateNow]) -> None:
+    state_now = run_in(Paused(timeout_seconds=60))
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(worker_watch.flow_run.get_id(), Crashed(message=f"{worker_watch.LOST} for 84 s"), force=True)
+    with watching_worker(ask=0.02, poll=0.02):
+        time.sleep(0.5)
+    assert state_now() == "Paused", "a run that goes on would have no answer, which is a no"
 
 
 @pytest.mark.parametrize(("message", "then"), [(f"{worker_watch.LOST} for 84 s: the node is lost", "Running"), ("by a person", "Crashed")])
