@@ -179,7 +179,8 @@ def _wrong(case: Case, row: dict[str, Any]) -> list[str]:
         "checkpoints": newest > 0,
         "retries": (row["retries"] == 0) == case.goes_on,
         "after_retry": row["after_retry"] == "Completed",
-        "run_count": row["run_count"] == 1 + row["retries"],
+        # One that its server took for lost while that was away is Crashed for a moment, and then Running once more.
+        "run_count": row["run_count"] == 1 + row["retries"] + (row["states"].count("Crashed") if case.goes_on else 0),
         "resumed_from": row["resumed_from"][:1] == ([] if case.goes_on else [newest]) and all(row["resumed_from"]),
         "mlflow": row["mlflow"] == ["FINISHED"],
         "identical": row["identical"],
