@@ -35,7 +35,7 @@ def ask_a_person(registry: Registry, judgement: Judgement, settings: PromotionSe
     except FlowPauseTimeout:
         answer = Approval(approve=False, reason=f"nobody answered within {settings.approval_hours:g} hours")
     with mlflow_store.reached(registry.uri):
-        registry.tag(judgement.version.number, {"dflash.approval": f"{'yes' if answer.approve else 'no'}: {answer.reason}"})
+        registry.tag(judgement.version.number, {promotion.APPROVAL_TAG: f"{'yes' if answer.approve else 'no'}: {answer.reason}"})
         if not answer.approve:
             reason = answer.reason or "no reason given"
             tell_of_refusal(judgement.version, reason)

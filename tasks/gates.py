@@ -127,7 +127,8 @@ def not_rolled_back(version: Version, again: bool) -> Gate:
     """Somebody took it out of service; it doesn't come back by itself."""
     when = version.tags.get("dflash.rolled_back")
     passed = when is None or again
-    return Gate("not_rolled_back", passed, "never rolled back" if when is None else f"rolled back at {when}", {"again": again})
+    reason = "never rolled back" if when is None else f"rolled back at {when}" + ("" if again else "; with again it may come back")
+    return Gate("not_rolled_back", passed, reason, {"again": again})
 
 
 # Parts of an evaluation's subjects that name the drafter, the machine or where the prompts lay, and not what is measured.

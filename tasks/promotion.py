@@ -24,6 +24,7 @@ from tasks.registry import CHAMPION, Registry, Version
 from tasks.workspace import PROJECT, Workspace
 
 GATES_TAG = "dflash.gates"
+APPROVAL_TAG = "dflash.approval"
 Measure = Callable[[Workspace, Path], dict[str, Any]]
 
 
@@ -54,6 +55,8 @@ class Judgement:
     def table(self) -> str:
         """For a person, in Markdown."""
         against = self.champion.number if self.champion else "none"
+        if self.is_champion:
+            return f"{self.version.name} is the champion already: there is nothing to do, and no gate was measured."
         rows = [f"| {gate.name} | {'passed' if gate.passed else '**failed**'} | {gate.reason.replace('|', '/')} |" for gate in self.gates]
         return "\n".join([f"{self.version.name}, champion: {against}", "", "| gate | | what was found |", "| --- | --- | --- |", *rows])
 
@@ -154,6 +157,8 @@ def _record(registry: Registry, judgement: Judgement, settings: PromotionSetting
         client.log_text(run_id, json.dumps(asdict(gate), indent=1, default=str) + "\n", f"gates/{gate.name}.json")
     client.log_text(run_id, judgement.table() + "\n", "gates.md")
     client.set_terminated(run_id, "FINISHED" if judgement.passed else "FAILED")
-    registry.tag(version.number, {GATES_TAG: outcome, "dflash.promotion_run": run_id})
+    # What a person said of an earlier promotion of the same bytes is no word on this one.
+    asked = "asked" if settings.approval and judgement.promotable else "not asked"
+    registry.tag(version.number, {GATES_TAG: outcome, APPROVAL_TAG: asked, "dflash.promotion_run": run_id})
 
 

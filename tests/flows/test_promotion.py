@@ -214,8 +214,10 @@ def test_a_champion_that_cannot_be_measured_stays(make: Any, served: Registry, a
 
 
 def test_the_same_drafter_again_is_nothing_to_do(make: Any, served: Registry) -> None:
-    run(make(EQUAL, 1), served)
+    place = make(EQUAL, 1)
+    run(place, served)
     assert aliases(served) == {CHAMPION: "1"} and len(served.versions()) == 1
+    assert "is the champion already" in judge(place, served, SETTINGS, not_measured).table(), "in place of a table without rows"
 
 
 def test_a_registration_killed_between_any_two_steps_makes_one_version(make: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +232,10 @@ def test_what_was_rolled_back_does_not_come_back_by_itself(make: Any, served: Re
     place = make(STRONG, 2)
     run(place, served)
     alias_moves.roll_back(served)
-    with pytest.raises(GateError, match="not_rolled_back"):
+    served.tag("2", {"dflash.approval": "yes: by a person, of the first promotion"})
+    with pytest.raises(GateError, match="not_rolled_back: rolled back at .*; with again it may come back"):
         run(place, served)
+    assert served.version("2").tags["dflash.approval"] == "not asked", "an earlier answer is none to this promotion"
     assert aliases(served)[CHAMPION] == "1"
     assert gates.not_rolled_back(served.version("2"), again=True).passed and not gates.not_rolled_back(served.version("2"), again=False).passed
 
