@@ -6,7 +6,7 @@
 A copy of the project with servers and workers of its own trains a tiny drafter in two ranks. Each case is one row: whether a
 process was left after 60 s, the final state within 150 s (and after how long), the checkpoint that was there, whether the
 retry of the same flow run went on from it and completed under the same MLflow run, and whether weights, moments, generators and
-the losses of all steps are those of the run left alone. Where the server restarts, the run must go on by itself, in one session.
+the losses of all steps are those of the run left alone. Where the server restarts or is away, the run must go on by itself, in one session.
 Cancel and retry are the requests that the page's buttons send. At the end no task run may seem to go on, and every run
 must still show what it showed. Exit status 0 means that all is as it must be.
 """
