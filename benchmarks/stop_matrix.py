@@ -70,6 +70,7 @@ def matrix(directory: Path, cases: list[str], times: int) -> dict[str, Any]:
         changed = [row["case"] for row in rows if "run_id" in row and place.state(row["run_id"])[1] != row["after_retry"]]
         time.sleep(SETTLED.total_seconds() + 5)  # a run that has just completed is left alone for so long
         _finish(place, place.start("tidy-up", {}))
+        _seconds_until({"told": (lambda: not _open_task_runs(place), STATE_S)})  # tidy-up's own are told some seconds after its end
         open_task_runs = _open_task_runs(place)
     good = not changed and not open_task_runs and not any(row["wrong"] for row in rows)
     return {"cases": rows, "n": times, "time_limit_s": limit_s, "changed_later": changed, "open_task_runs": open_task_runs, "as_it_must_be": good}
@@ -224,10 +225,10 @@ def _mlflow_runs(place: Site, since: float) -> list[str]:
     return [run.info.status for run in found if run.info.start_time >= since * 1000]
 
 
-def _open_task_runs(place: Site) -> int:
-    """Those that seem to go on; no flow run does."""
+def _open_task_runs(place: Site) -> list[str]:
+    """Names of those that seem to go on; no flow run does."""
     seeming = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])))
-    return len(place.client.read_task_runs(task_run_filter=seeming))
+    return [task.name for task in place.client.read_task_runs(task_run_filter=seeming)]
 
 
 if __name__ == "__main__":
