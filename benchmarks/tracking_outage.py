@@ -2,26 +2,32 @@
 
     python benchmarks/tracking_outage.py --n 4 --steps 500
 
-Whole runs of the real command take turns, without tracking and with it, so that other load falls on both alike; each pair
-begins with the other kind. While the tracked ones train, nothing listens at their MLflow's port. Then a real server is
-started there and each run is delivered twice, by the command that a person would use. Every finite number of the log must
-be there exactly once.
+A pair is two whole runs of the real command, one without tracking and one with it, that take turns of two seconds: one goes,
+the other is stopped with all its processes, what tracks it included. On a shared machine the pace of one and the same run
+drifts by a fifth within minutes, which would hide what is measured between runs that come one after the other. Steps that a
+turn's end falls into don't count. While the tracked ones train, nothing listens at their MLflow's port. Then a real server is
+started there and each run is delivered twice, by the command that a person would use. Every finite number of the log must be
+there exactly once.
 """
 
 import argparse
 import collections
 import contextlib
+import itertools
+import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import yaml
 from results import leave
 
@@ -37,6 +43,9 @@ from tasks.workspace import PROJECT
 # The first steps load and warm what later ones use.
 WARM = 20
 MOST_RATIO = 1.05
+KINDS = ("plain", "tracked")
+TURN_S = 2.0
+SETTLE_S = 0.2  # after it was stopped, caches are another's
 
 
 def prepare(root: Path, steps: int) -> dict[str, Any]:
@@ -74,10 +83,47 @@ def train(root: Path, config: dict[str, Any], name: str, uri: str | None) -> Pat
     return run_dir
 
 
-def step_seconds(run_dir: Path) -> list[float]:
-    """From one step's record to the next."""
-    times = [r["wall_time"] for r in records(run_dir) if r["kind"] == "step"]
-    return np.diff(times)[WARM:].tolist()
+def train_pair(roots: dict[str, Path], config: dict[str, Any], pair: int, uri: str) -> dict[str, list[float]]:
+    """Both kinds, turn by turn; gives the times of the steps of each."""
+    uris, context = {"plain": None, "tracked": uri}, multiprocessing.get_context("spawn")
+    order = KINDS if pair % 2 == 0 else KINDS[::-1]
+    trainings = {kind: context.Process(target=train, args=(roots[kind], config, f"{kind}-{pair}", uris[kind])) for kind in order}
+    turns = take_turns(trainings)
+    for training in trainings.values():
+        training.join()
+    return {kind: step_seconds(roots[kind] / f"runs/{kind}-{pair}", turns[kind]) for kind in KINDS}
+
+
+def take_turns(trainings: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """Start all and let each go for a while, as long as none has ended; gives from when to when each went."""
+    turns: dict[str, list[tuple[float, float]]] = {kind: [] for kind in trainings}
+    for training in trainings.values():
+        training.start()
+        _all_of(training, psutil.Process.suspend)
+    while all(training.is_alive() for training in trainings.values()):
+        for kind, training in trainings.items():
+            began = time.time()
+            _all_of(training, psutil.Process.resume)
+            training.join(TURN_S)
+            turns[kind].append((began, time.time()))
+            _all_of(training, psutil.Process.suspend)
+    for training in trainings.values():
+        _all_of(training, psutil.Process.resume)
+    return turns
+
+
+def _all_of(training: Any, act: Callable[[psutil.Process], None]) -> None:
+    """A process and its descendants, as far as they still are."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(training.pid)
+        for process in [root, *root.children(recursive=True)]:
+            act(process)
+
+
+def step_seconds(run_dir: Path, turns: list[tuple[float, float]]) -> list[float]:
+    """From one step's record to the next, where both lie in one turn, after its beginning."""
+    times = [r["wall_time"] for r in records(run_dir) if r["kind"] == "step"][WARM:]
+    return [after - before for before, after in itertools.pairwise(times) if any(a + SETTLE_S < before and after < b for a, b in turns)]
 
 
 def records(run_dir: Path) -> list[dict[str, Any]]:
@@ -130,21 +176,18 @@ def measure(pairs: int, steps: int) -> dict[str, Any]:
         root = Path(directory)
         reserved.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         uri = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-        config, kinds = prepare(root, steps), {"plain": None, "tracked": uri}
-        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-        by_pair: list[dict[str, list[float]]] = []
-        for pair in range(pairs):
-            order = list(kinds) if pair % 2 == 0 else list(kinds)[::-1]
-            times = {kind: step_seconds(train(root, config, f"{kind}-{pair}", kinds[kind])) for kind in order}
-            by_pair.append(times)
-            for kind in kinds:
-                seconds[kind] += times[kind]
+        roots = {kind: root / kind for kind in KINDS}
+        config = prepare(roots["plain"], steps)
+        shutil.copytree(roots["plain"], roots["tracked"])
+        by_pair = [train_pair(roots, config, pair, uri) for pair in range(pairs)]
+        seconds = {kind: [one for times in by_pair for one in times[kind]] for kind in KINDS}
         reserved.close()
         with server(root, int(uri.rpartition(":")[2])):
-            arrived = [deliver_twice(root / f"runs/tracked-{pair}", uri) for pair in range(pairs)]
+            arrived = [deliver_twice(roots["tracked"] / f"runs/tracked-{pair}", uri) for pair in range(pairs)]
     return {
         "pairs": pairs,
         "steps": steps,
+        "steps_timed": {kind: len(all_s) for kind, all_s in seconds.items()},
         "median_ms": {kind: 1e3 * float(np.median(all_s)) for kind, all_s in seconds.items()},
         "p95_ms": {kind: 1e3 * float(np.quantile(all_s, 0.95)) for kind, all_s in seconds.items()},
         "median_ratio": ratio(seconds, 0.5),
