@@ -99,7 +99,7 @@ def start_from_published(root: Path, run_dir: Path, *lines: str) -> str | None:
 
 
 def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:
-    (root / "dvc.lock").write_text(_lock_to_start_from(publication), encoding="utf-8")
+    (root / "dvc.lock").write_text(_lock_to_start_from(publication, root / run_dir), encoding="utf-8")
     dvc_stages.check_out(root)
     for output in _uncached_outputs(root):
         source = Path(publication.workspace) / output
@@ -107,15 +107,19 @@ def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:
             # Hard links: no stage writes into a file of an output, it makes another one and renames it.
             shutil.rmtree(root / output, ignore_errors=True)
             shutil.copytree(source, root / output, copy_function=link_or_copy)
-    if Path(publication.run_dir).is_dir() and "train" not in dvc_stages.changed_stages(root):
+    if "train" not in dvc_stages.changed_stages(root):
         (root / run_dir).parent.mkdir(parents=True, exist_ok=True)
         (root / run_dir).unlink(missing_ok=True)
         (root / run_dir).symlink_to(publication.run_dir)
 
 
-def _lock_to_start_from(publication: Publication) -> str:
-    """Without its run's directory, train must run: nothing could be proven, promoted or gone on with of what it had made."""
-    if Path(publication.run_dir).is_dir():
+def _lock_to_start_from(publication: Publication, run_dir: Path) -> str:
+    """Without the published run's directory, train must run: nothing could be proven, promoted or gone on with of what it had made.
+
+    The same where the workspace has a run of its own, which a person's has whose dvc.lock was removed: no link can take its place.
+    """
+    has_its_own = run_dir.is_dir() and not run_dir.is_symlink()
+    if Path(publication.run_dir).is_dir() and not has_its_own:
         return publication.lock
     return dvc_stages.lock_without(publication.lock, "train")
 

@@ -86,6 +86,15 @@ def test_a_run_whose_directory_is_gone_is_trained_again(tmp_path: Path, publishe
     assert dvc_stages.changed_stages(root) == {"train"}, "else it is up to date for ever, and its drafter can never be promoted"
 
 
+def test_a_run_of_its_own_is_not_replaced(tmp_path: Path, published: Path) -> None:
+    root = workspace(tmp_path, "second")
+    (root / RUN_DIR).mkdir(parents=True)
+    (root / RUN_DIR / "train_log.jsonl").write_text("its own\n")
+    start_from_published(root, RUN_DIR, "demo")
+    assert dvc_stages.changed_stages(root) == {"train"}, "train goes on with the run that is there"
+    assert (root / RUN_DIR / "train_log.jsonl").read_text() == "its own\n"
+
+
 @pytest.mark.parametrize("step", ["check_out", "changed_stages"])
 def test_who_is_killed_while_it_starts_starts_again(tmp_path: Path, published: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(root: Path) -> None:
