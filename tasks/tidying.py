@@ -50,9 +50,9 @@ def remove_old_workspaces(days: int, directory: Path = WORKSPACES) -> list[str]:
     with publications(directory) as files:
         for left in directory.glob(f"{LEAVING}*"):  # by one that was killed
             shutil.rmtree(left)
-        needed = {path for file in files for path in _needs(directory, file.stem)}
+        needed = {path.resolve() for file in files for path in _needs(directory, file.stem)} | _linked(directory)
         for root in _old_run_workspaces(directory, days):
-            if root not in needed and _remove(root):
+            if root.resolve() not in needed and _remove(root, days):
                 removed.append(root.name)
         for path in _old_inputs(directory, days):
             path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
@@ -79,10 +79,18 @@ def _needs(directory: Path, line: str) -> Iterator[Path]:
         yield Path(publication.run_dir).parents[1]
 
 
+def _linked(directory: Path) -> set[Path]:
+    """The workspaces whose run another one has taken over, which has no log and no checkpoints but these."""
+    return {link.resolve().parents[1] for link in directory.glob("*/runs/*") if link.is_symlink()}
+
+
 def _old_run_workspaces(directory: Path, days: int) -> list[Path]:
     """Those that a deployment's run has made for itself; a person's own stay."""
-    marks = directory.glob(f"*/{OF_A_RUN}")
-    return sorted(mark.parent for mark in marks if all(_is_older(path, days) for path in (*mark.parent.iterdir(), *mark.parent.glob("logs/*"))))
+    return sorted(mark.parent for mark in directory.glob(f"*/{OF_A_RUN}") if _is_left(mark.parent, days))
+
+
+def _is_left(root: Path, days: int) -> bool:
+    return all(_is_older(path, days) for path in (*root.iterdir(), *root.glob("logs/*")))
 
 
 def _old_inputs(directory: Path, days: int) -> list[Path]:
@@ -97,12 +105,17 @@ def _old_inputs(directory: Path, days: int) -> list[Path]:
 
 
 def _is_older(path: Path, days: int) -> bool:
-    return path.lstat().st_mtime < time.time() - days * 24 * 3600
+    try:
+        return path.lstat().st_mtime < time.time() - days * 24 * 3600
+    except FileNotFoundError:  # a run that goes on has renamed it
+        return False
 
 
-def _remove(root: Path) -> bool:
+def _remove(root: Path, days: int) -> bool:
     try:
         with in_use(root):
+            if not _is_left(root, days):  # a retry was here, while others were removed
+                return False
             leaving = root.rename(root.with_name(LEAVING + root.name))  # a half would be no run's any more, and stay for ever
             shutil.rmtree(leaving)
     except ConfigError:  # a run goes on in it

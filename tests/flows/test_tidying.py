@@ -49,6 +49,42 @@ def test_only_old_ones_of_runs_that_nothing_starts_from_are_removed(tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == [".published", "a-persons", "published", "trained", "young"]
 
 
+def test_a_run_that_another_workspace_has_taken_over_stays(tmp_path: Path) -> None:
+    for name in ("old", "trained"):
+        workspace(tmp_path, name, 40)
+    (tmp_path / "trained/runs/demo").mkdir(parents=True)
+    os.utime(tmp_path / "trained/runs", (0, 0))
+    runs = workspace(tmp_path, "a-persons", 1, of_a_run=False) / "runs"
+    runs.mkdir()
+    (runs / "demo").symlink_to(tmp_path / "trained/runs/demo")
+    assert remove_old_workspaces.fn(30, tmp_path) == ["old"], "its log and checkpoints are all that the person has"
+
+
+def test_workspaces_on_another_disk_keep_what_a_line_starts_from(tmp_path: Path) -> None:
+    disk, linked = tmp_path / "disk", tmp_path / "workspaces"
+    disk.mkdir()
+    linked.symlink_to(disk)
+    workspace(linked, "trained", 40)
+    (disk / ".published").mkdir()
+    publication = {"workspace": str(linked / "gone"), "run_dir": str(disk / "trained/runs/demo"), "lock": ""}
+    (disk / ".published/demo.json").write_text(json.dumps(publication))
+    assert remove_old_workspaces.fn(30, linked) == []
+
+
+def test_one_that_a_retry_came_to_while_others_were_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed(root: Path) -> None:
+        (tmp_path / "b/params.yaml").touch()
+
+    workspace(tmp_path, "a", 40)
+    workspace(tmp_path, "b", 40)
+    monkeypatch.setattr(tidying.shutil, "rmtree", removed)
+    assert remove_old_workspaces.fn(30, tmp_path) == ["a"]
+
+
+def test_what_vanishes_while_it_is_looked_at_is_young(tmp_path: Path) -> None:
+    assert not tidying._is_older(tmp_path / "params.tmp", 30)
+
+
 def test_what_came_from_the_registry_goes_when_no_workspace_names_it(tmp_path: Path) -> None:
     place = tmp_path / from_registry.DIRECTORY
     place.mkdir()
