@@ -5,6 +5,7 @@ from math import ceil
 from prefect import pause_flow_run
 from prefect.exceptions import FlowPauseTimeout
 from prefect.input import RunInput
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from pydantic import Field
 
 from tasks import mlflow_store, promotion
@@ -14,6 +15,7 @@ from tasks.promotion_settings import PromotionSettings
 from tasks.registry import Registry
 
 POLL_SECONDS = 5
+MAX_RETRIES = 9  # 2, 4, 8 … s after each other: a server may be away for 17 minutes while a person is waited for
 
 
 class Approval(RunInput):
@@ -31,7 +33,8 @@ def ask_a_person(registry: Registry, judgement: Judgement, settings: PromotionSe
     """
     form = Approval.with_initial_data(description=f"# Promote {judgement.version.name}?\n\n{judgement.table()}")
     try:
-        answer = pause_flow_run(wait_for_input=form, timeout=ceil(settings.approval_hours * 3600), poll_interval=POLL_SECONDS)
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: MAX_RETRIES}):
+            answer = pause_flow_run(wait_for_input=form, timeout=ceil(settings.approval_hours * 3600), poll_interval=POLL_SECONDS)
     except FlowPauseTimeout:
         answer = Approval(approve=False, reason=f"nobody answered within {settings.approval_hours:g} hours")
     with mlflow_store.reached(registry.uri):

@@ -71,7 +71,7 @@ def _watch(run_id: UUID, over: threading.Event, patience: float, ask: float, pol
         if now - asked < ask:
             continue
         asked, state = now, _state_of(run_id)
-        if state is not None and state.is_crashed() and (state.message or "").startswith(LOST):
+        if state is not None and _is_guess(state):
             _take_back(run_id)
         cancelling_since = (cancelling_since or now) if state is not None and state.is_cancelling() else None
         if cancelling_since is not None and now - cancelling_since >= patience:
@@ -91,7 +91,12 @@ def _take_back(run_id: UUID) -> None:
     with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # it is asked again soon
         states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)
         before = [state for state in states if state.is_running() or state.is_paused()]
-        client.set_flow_run_state(run_id, before[-1].fresh_copy() if before else Running(), force=True)
+        if _is_guess(states[-1]):  # else a person has retried it meanwhile
+            client.set_flow_run_state(run_id, before[-1].fresh_copy() if before else Running(), force=True)
+
+
+def _is_guess(state: State) -> bool:
+    return state.is_crashed() and (state.message or "").startswith(LOST)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.responses import SetStateStatus
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 from promotable import EQUAL, STRONG, export_drafter, make_promotable
 
 import flows.promote_drafter as module
@@ -43,12 +44,15 @@ def test_a_person_has_the_last_word(prefect_server: None, tmp_path: Path, uri: s
     monkeypatch.setattr(promotion_events, "tell", lambda event, about, **payload: told.append((event, about, payload)))
     assert module.promote_drafter("1", PromotionSettings(model="toy"))["champion"] == "1"
     asked = PromotionSettings(model="toy", approval=True)
+    retries, pause = [], approval.pause_flow_run
+    monkeypatch.setattr(approval, "pause_flow_run", lambda **how: retries.append(PREFECT_CLIENT_MAX_RETRIES.value()) or pause(**how))
 
     person = answering({"approve": False, "reason": "not on a Friday"})
     with pytest.raises(GateError, match="not on a Friday"):
         module.promote_drafter("2", asked)
     person.join()
     assert registry.alias(CHAMPION).number == "1" and registry.version("2").tags["dflash.approval"] == "no: not on a Friday"
+    assert sum(2**n for n in range(1, retries[0] + 1)) > 600, "seconds that a server may be away while a person is waited for"
 
     with pytest.raises(GateError, match="nobody answered within 0.0001 hours"):
         module.promote_drafter("2", asked.model_copy(update={"approval_hours": 1e-4}))

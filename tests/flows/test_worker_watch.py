@@ -8,7 +8,7 @@ from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, TerminationSignal
-from prefect.states import Cancelling, Crashed, Paused, Running
+from prefect.states import AwaitingRetry, Cancelling, Crashed, Paused, Running
 from prefect.utilities.engine import capture_sigterm
 
 from tasks import worker_watch
@@ -93,6 +93,12 @@ def test_a_run_that_waits_for_a_person_waits_again(run_in: Callable[[State], Sta
     with watching_worker(ask=0.02, poll=0.02):
         time.sleep(0.5)
     assert state_now() == "Paused", "a run that goes on would have no answer, which is a no"
+
+
+def test_a_run_that_a_person_retries_meanwhile_is_left_to_its_retry(run_in: Callable[[State], StateNow]) -> None:
+    state_now = run_in(AwaitingRetry())
+    worker_watch._take_back(worker_watch.flow_run.get_id())
+    assert state_now() == "AwaitingRetry"
 
 
 @pytest.mark.parametrize(("message", "then"), [(f"{worker_watch.LOST} for 84 s: the node is lost", "Running"), ("by a person", "Crashed")])
