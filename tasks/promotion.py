@@ -159,6 +159,4 @@ def _record(registry: Registry, judgement: Judgement, settings: PromotionSetting
     client.set_terminated(run_id, "FINISHED" if judgement.passed else "FAILED")
     # What a person said of an earlier promotion of the same bytes is no word on this one.
     asked = "asked" if settings.approval and judgement.promotable else "not asked"
-    registry.tag(version.number, {GATES_TAG: outcome, APPROVAL_TAG: asked, "dflash.promotion_run": run_id})
-
-
+    registry.tag(version.number, {APPROVAL_TAG: asked, GATES_TAG: outcome, "dflash.promotion_run": run_id})

@@ -90,11 +90,14 @@ def start_from_published(root: Path, run_dir: Path, *lines: str) -> str | None:
     with publications(root.parent):  # also so that nothing is tidied away while it is being linked
         for line in lines:
             publication = Publication.read(root.parent, line)
-            if publication is not None and publication.workspace != str(root):  # its own is there already
-                (root / STARTING).touch()
-                _start_from(root, run_dir, publication)
-                (root / STARTING).unlink()
-                return line
+            if publication is None:
+                continue
+            if publication.workspace == str(root):  # all that it was published with is there
+                return None
+            (root / STARTING).touch()
+            _start_from(root, run_dir, publication)
+            (root / STARTING).unlink()
+            return line
     return None
 
 

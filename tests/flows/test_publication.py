@@ -110,9 +110,12 @@ def test_who_is_killed_while_it_starts_starts_again(tmp_path: Path, published: P
     assert not must_start(root) and not dvc_stages.changed_stages(root) and (root / RUN_DIR / "train_log.jsonl").exists()
 
 
-def test_who_takes_its_own_publication_for_a_start_keeps_what_it_has(published: Path) -> None:
+def test_who_takes_its_own_publication_for_a_start_keeps_what_it_has(tmp_path: Path, published: Path) -> None:
+    other = workspace(tmp_path, "other")
+    (other / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+    publish(other, RUN_DIR, "profile")
     (published / "dvc.lock").unlink()
-    assert start_from_published(published, RUN_DIR, "demo") is None
+    assert start_from_published(published, RUN_DIR, "demo", "profile") is None
     assert (published / "build/features/shard").exists() and (published / RUN_DIR / "train_log.jsonl").exists()
 
 
