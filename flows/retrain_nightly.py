@@ -44,9 +44,10 @@ def retrain_nightly(
     with watching_worker(), time_limit(time_limit_minutes):
         wanted = changes.as_overrides() | (overrides or {})
         files = take_in(profile, inbox, max_new_tokens, wanted)
-        line = line_of(f"nightly-{configuration_of(profile)[0]}", wanted)
-        if not force and not is_new_data(WORKSPACES, line, files):
+        scheduled = f"nightly-{configuration_of(profile)[0]}"
+        lines = (line_of(scheduled, wanted), scheduled)
+        if not force and not is_new_data(WORKSPACES, lines[0], files):
             return Completed(name="NothingToDo", message="The conversations are those of the last completed run.")
         wanted["data.conversations"] = files
-        place = make_workspace(profile, own_workspace(profile), wanted, line=line, from_nothing=force, of_a_run=True)
+        place = make_workspace(profile, own_workspace(profile), wanted, lines=lines, from_nothing=force, of_a_run=True)
         return run_chain(place, force)

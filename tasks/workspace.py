@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def make_workspace(
     name: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    line: str | None = None,
+    lines: Sequence[str] = (),
     from_nothing: bool = False,
     of_a_run: bool = False,
     directory: Path = WORKSPACES,
@@ -77,7 +77,7 @@ def make_workspace(
             whose relative paths then start at that file's directory.
         name: directory's name; None takes the profile's.
         overrides: values by dotted key, such as {"training.epochs": 2}.
-        line: None takes the profile's, of its own for each set of overrides.
+        lines: its own, then those to start from where that isn't published; by default the profile's, with one for each set of overrides.
         from_nothing: a new workspace is empty, whatever was published.
         of_a_run: a run has made it for itself, so that it may be removed some day (tidying.py).
 
@@ -89,7 +89,7 @@ def make_workspace(
     if not NAME.fullmatch(name):
         raise ConfigError(f"workspace name {name!r} is not made of at most 100 letters, digits, dots, dashes and underscores; choose another.")
     root = directory / name
-    line = line or line_of(profile, overrides or {})
+    lines = lines or (line_of(profile, overrides or {}),)
     root.mkdir(parents=True, exist_ok=True)
     with in_use(root):
         config = with_files(config, directory, root / "params.yaml" if of_a_run else None)
@@ -100,9 +100,9 @@ def make_workspace(
         if of_a_run:
             (root / OF_A_RUN).touch()
         if not from_nothing and must_start(root):
-            start_from_published(root, config.run_dir, line, profile)
+            start_from_published(root, config.run_dir, *lines, profile)
         (root / STARTING).unlink(missing_ok=True)
-    return Workspace(root=root, config=config, line=line)
+    return Workspace(root=root, config=config, line=lines[0])
 
 
 def configuration_of(profile: str = DEFAULT_PROFILE, overrides: Mapping[str, Any] | None = None) -> tuple[str, Config]:

@@ -11,6 +11,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from dflash_core.config import parse_config
 from tasks.forms import _KEYS, TrainingChanges
+from tasks.publication import line_of
 from tasks.services.machine import GPU_POOL, LIGHT_POOL
 from tasks.workspace import PROJECT, _with_overrides
 
@@ -83,6 +84,11 @@ def test_what_takes_long_looks_after_its_worker(name: str, monkeypatch: pytest.M
         run()
 
 
+def test_no_deployment_has_a_limit_of_its_own() -> None:
+    """Prefect keeps one by a lease, and ends the run that can't renew it: a training must outlive its server. Pools have limits."""
+    assert not [name for name, deployment in DEPLOYMENTS.items() if "concurrency_limit" in deployment]
+
+
 def test_the_form_says_where_the_log_lies_and_how_events_are_written() -> None:
     fields = flow_of("diagnose-log").parameters.model_dump()["properties"]
     assert "on the node where the worker runs; relative to the project" in fields["log"]["description"]
@@ -94,7 +100,7 @@ def test_the_nightly_run_takes_any_value_of_the_configuration(monkeypatch: pytes
     fakes = {
         "watching_worker": nullcontext,
         "take_in": lambda profile, inbox, tokens, overrides: given.append(dict(overrides)) or ["c.jsonl"],
-        "make_workspace": lambda profile, name, overrides, **_: given.append(overrides),
+        "make_workspace": lambda profile, name, overrides, *, lines, **_: given.extend([overrides, lines]),
         "run_chain": lambda *_: {},
         "own_workspace": lambda _: "w",
     }
@@ -102,7 +108,8 @@ def test_the_nightly_run_takes_any_value_of_the_configuration(monkeypatch: pytes
         monkeypatch.setitem(run.__globals__, name, fake)
     values = {"training.epochs": 3, "data_gate.max_dropped": 0.2}
     run(changes=TrainingChanges(epochs=2, seed=5), force=True, overrides=values)
-    assert given == [values | {"training.seed": 5}, values | {"training.seed": 5, "data.conversations": ["c.jsonl"]}]
+    assert given[:2] == [values | {"training.seed": 5}, values | {"training.seed": 5, "data.conversations": ["c.jsonl"]}]
+    assert given[2] == (line_of("nightly-demo", given[0]), "nightly-demo"), "the first of its line goes on from the scheduled ones"
 
 
 def test_every_field_of_the_form_is_a_key_of_the_configuration() -> None:
