@@ -38,8 +38,17 @@ class Evidence:
     def diverged(self) -> list[Finding]:
         """Findings of a loss that got lost for good."""
         lost = [f for f in self.of("level_shift") if f.detail.get("of_improvement", 0) > LOST_SHARE and not event_before(f)]
-        stays = [f for f in self.of("loss_spike") if f.severity == "fault" and f.detail["recovery_rows"] is None]
-        return [*self.of("divergence"), *stays, *lost]
+        return [*self.of("divergence"), *self._peaks_that_stay, *lost]
+
+    @property
+    def risen(self) -> list[Finding]:
+        """Losses that rise at once and stay: far, or at a restart; whatever they come right after."""
+        far = [f for f in self.of("level_shift") if f.severity == "fault" or f.detail["of_improvement"] > LOST_SHARE]
+        return [*self._peaks_that_stay, *far]
+
+    @property
+    def _peaks_that_stay(self) -> list[Finding]:
+        return [f for f in self.of("loss_spike") if f.severity == "fault" and f.detail["recovery_rows"] is None]
 
     @property
     def unexplained(self) -> list[Finding]:

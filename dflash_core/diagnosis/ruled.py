@@ -45,11 +45,11 @@ def _looked(what: str, seen: list[Finding], why: str) -> Ruled:
 
 def _weights(e: Evidence, causes: tuple[Cause, ...]) -> Ruled:
     named = [c.evidence[0] for c in causes if c.cause == "weights"]
-    if named or all(f.kind == "divergence" for f in e.diverged):
+    if named or not e.risen:
         swings = [f for f in e.of("loss_spike") if f.detail["trajectory"] == "oscillating"]
         why = "between peaks the loss is back at its old level" if swings else "the loss never stays at the level it began with"
         return Ruled("lost weights", "found" if named else "ruled out", named[0] if named else why)
-    return Ruled("lost weights", "can't be told", "the loss rises at once and stays, as it would with them lost")
+    return Ruled("lost weights", "can't be told", "the loss rises at once and stays, as it would with all or some of them lost")
 
 
 def _column(e: Evidence, what: str, role: str, kind: str, why: str) -> Ruled:

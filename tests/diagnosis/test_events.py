@@ -101,15 +101,30 @@ def test_an_epoch_at_the_same_steps_confounds(diagnose: Diagnose) -> None:
     assert cause.confidence <= 0.3 and any("epoch" in text for text in cause.against)
 
 
+def risen(height: float) -> list[dict[str, float]]:
+    """A loss that comes down by 2.6 until step 400 and stays higher from then on."""
+    steps = np.arange(1, 601)
+    loss = 3 * np.exp(-steps / 200) + 1 + 0.02 * np.random.default_rng(0).normal(size=600) + height * (steps > 400)
+    return [{"step": int(s), "loss": float(v)} for s, v in zip(steps, loss, strict=True)]
+
+
 @pytest.mark.parametrize(("events", "confidence"), [(["checkpoint=200,400"], 0.7), (["checkpoint=200,400", "epoch=200,400"], 0.5)])
 def test_a_level_that_rises_far_right_after_one_checkpoint(diagnose: Diagnose, events: list[str], confidence: float) -> None:
-    steps = np.arange(1, 601)
-    loss = 3 * np.exp(-steps / 200) + 1 + 0.02 * np.random.default_rng(0).normal(size=600) + 2 * (steps > 400)
-    result = diagnose([{"step": int(s), "loss": float(v)} for s, v in zip(steps, loss, strict=True)], *events)
+    result = diagnose(risen(2.0), *events)
     assert result.verdict.word == "diverged" and result.verdict.sentence.endswith("It comes right after the checkpoint at step 400.")
     assert [c.cause for c in result.causes] == ["weights", "instability"] and "coincidence" in result.causes[0].against[0]
     assert result.causes[0].confidence == confidence and len(result.causes[0].against) == len(events)
     assert {r.what: r.state for r in result.ruled}.items() >= {"lost weights": "found", "divergence": "found"}.items()
+
+
+@pytest.mark.parametrize(
+    ("events", "word", "first"),
+    [([], "diverged", "instability"), (["checkpoint=200,400"], "diverged", "optimizer_state"), (["resume=400"], "checkpoint_reset", "optimizer_state")],
+)
+def test_a_rise_by_less_than_half_leaves_lost_weights_open(diagnose: Diagnose, events: list[str], word: str, first: str) -> None:
+    result = diagnose(risen(1.0), *events)
+    assert result.verdict.word == word and result.causes[0].cause == first and "weights" not in {c.cause for c in result.causes}
+    assert next(r.state for r in result.ruled if r.what == "lost weights") == "can't be told"
 
 
 def test_a_small_rise_that_stays_leaves_normal_unsure(diagnose: Diagnose) -> None:
