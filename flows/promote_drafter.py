@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rollback", metavar="MODEL", help="instead: make the previous champion of MODEL the champion again")
     chosen = vars(parser.parse_args(arguments))
     model, workspace = chosen.pop("rollback"), chosen.pop("workspace")
-    return exit_code_of(lambda: rollback_drafter(model) if model else promote_drafter(workspace, chosen))  # Prefect checks the settings
+    return exit_code_of(lambda: rollback_drafter(model) if model is not None else promote_drafter(workspace, chosen))  # Prefect checks the settings
 
 
 if __name__ == "__main__":

@@ -59,6 +59,13 @@ def test_an_option_out_of_bounds_is_one_sentence(option: str, value: str, monkey
     assert option[2:] in line and "pydantic.dev" not in line
 
 
+def test_a_rollback_of_no_name_promotes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("tasks.embedded_server.install", lambda: None)
+    monkeypatch.setattr(promote_drafter, "promote_drafter", lambda *arguments: pytest.fail("it promotes"))
+    assert promote_drafter.main(["--rollback", ""]) == 2
+    assert "model" in capsys.readouterr().err
+
+
 def test_a_profile_beside_params_yaml_has_a_workspace_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(workspace.PROJECT / "dvc.yaml", tmp_path)
     monkeypatch.setattr(workspace, "PROJECT", tmp_path)
