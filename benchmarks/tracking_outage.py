@@ -91,6 +91,8 @@ def train_pair(roots: dict[str, Path], config: dict[str, Any], pair: int, uri: s
     turns = take_turns(trainings)
     for training in trainings.values():
         training.join()
+    if ended := {kind: training.exitcode for kind, training in trainings.items() if training.exitcode != 0}:
+        raise RuntimeError(f"trainings of pair {pair} ended with {ended}, expected 0: their steps are not to be compared. Their tracebacks stand above.")
     return {kind: step_seconds(roots[kind] / f"runs/{kind}-{pair}", turns[kind]) for kind in KINDS}
 
 
