@@ -23,6 +23,8 @@ MOST_TAGS = 100
 MOST_PARAM_CHARACTERS = 6000
 MOST_TAG_CHARACTERS = 8000
 MOST_DIGEST_CHARACTERS = 36
+# Packages whose errors say that MLflow refuses or can't be reached: itself, and what it speaks to its server, database and S3 with.
+REACHING = ("mlflow", "requests", "urllib3", "sqlalchemy", "boto3", "botocore")
 
 # While the server is down each of its retries is a warning; what counts is said once (tasks/tracking.py).
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
@@ -67,8 +69,10 @@ def is_missing(error: Exception) -> bool:
 
 
 def is_of_mlflow(error: Exception) -> bool:
-    """Whether MLflow, or what it reaches its server or database by, raised it."""
-    return type(error).__module__.split(".")[0] in ("mlflow", "requests", "urllib3", "sqlalchemy")
+    """Whether MLflow raised it, or what it reaches its server, database or artifacts by; some of these let a network's error through as it is."""
+    package = type(error).__module__.split(".")[0]
+    # Prefect's time limits and ours are TimeoutErrors as well, of types of their own.
+    return package in REACHING or (package == "builtins" and isinstance(error, ConnectionError | TimeoutError))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import pytest
 from dflash_core.errors import ConfigError, DataError
 from tasks import deliver, mlflow_store
 from tasks.imports import import_log
+from tasks.this_run import TimeLimitReached
 
 WANDB = "".join(
     json.dumps({"_step": step, "_timestamp": 1.7e9 + step, "_runtime": step, "train": {"loss": 3.0 - step / 100, "lr": 1e-3}}) + "\n" for step in range(20)
@@ -60,3 +61,15 @@ def test_what_cannot_be_read_or_reached_is_one_sentence(tmp_path: Path, uri: str
     with pytest.raises(ConfigError, match="can't be reached") as caught:
         deliver.import_foreign(tmp_path / "wandb-history.jsonl", None, None, "http://127.0.0.1:9")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), TimeoutError("timed out"), "botocore.exceptions", "boto3.exceptions"], ids=str)
+def test_a_store_of_artifacts_that_is_down_is_one_sentence(error: Exception | str) -> None:
+    raised = type("Unreachable", (Exception,), {"__module__": error})("no endpoint") if isinstance(error, str) else error
+    with pytest.raises(ConfigError, match="MLflow at sqlite:///x.db refuses, or can't be reached"), mlflow_store.reached("sqlite:///x.db"):
+        raise raised
+
+
+def test_a_time_limit_is_no_fault_of_mlflow() -> None:
+    with pytest.raises(TimeLimitReached), mlflow_store.reached("sqlite:///x.db"):
+        raise TimeLimitReached
