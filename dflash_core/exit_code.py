@@ -1,5 +1,6 @@
 """Runs a command, and turns what it raises into an exit code and one line."""
 
+import errno
 import signal
 from types import FrameType
 
@@ -11,6 +12,11 @@ BAD_INPUT = 2
 INTERRUPTED = 4
 FAULT_OF_OURS = 1
 TYPERS_INTERRUPTED = 130
+# What a person puts right as sentence_of says. A broken disk and too many open files aren't among them: that advice would not help.
+TO_PUT_RIGHT = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG),
+)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -19,7 +25,13 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def is_of_machine(error: object) -> bool:
     """A full disk, a directory in a file's place, no permission: none of these is a fault of ours. A network's is another matter."""
-    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError | TimeoutError)
+    # The errno of an SSLError, which is an OSError as well, is a number of OpenSSL's and may be that of EPERM.
+    return isinstance(error, OSError) and type(error).__module__ == "builtins" and error.errno in TO_PUT_RIGHT
+
+
+def is_of_command(error: object) -> bool:
+    """These, and a path that isn't there, or is: a person mistyped it. Inside of a flow it may well be a fault of ours."""
+    return is_of_machine(error) or isinstance(error, FileNotFoundError | FileExistsError)
 
 
 def sentence_of(error: OSError) -> str:
@@ -52,13 +64,11 @@ def run(app: typer.Typer, arguments: list[str]) -> int:
             raise
         typer.echo(f"Error: {error}", err=True)
         return error.exit_code
-    except OSError as error:  # a full disk, a directory in a file's place, no permission: none of these is a fault of ours
-        if debug:
-            raise
-        typer.echo(f"Error: {sentence_of(error)}", err=True)
-        return BAD_INPUT
     except Exception as error:
         if debug:
             raise
+        if is_of_command(error):
+            typer.echo(f"Error: {sentence_of(error)}", err=True)
+            return BAD_INPUT
         typer.echo(f"Fault: {type(error).__name__}: {error}. Run again with --debug for the traceback, and report it.", err=True)
         return FAULT_OF_OURS

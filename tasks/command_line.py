@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 from dflash_core.errors import ConfigError, DflashError, Stopped
-from dflash_core.exit_code import is_of_machine, sentence_of
+from dflash_core.exit_code import is_of_command, sentence_of
 
 
 def exit_code_of(run: Callable[[], object]) -> int:
@@ -23,7 +23,7 @@ def exit_code_of(run: Callable[[], object]) -> int:
         print(f"Error: {' '.join(str(error).split())}. Correct the option.", file=sys.stderr)
         return ConfigError.exit_code
     except OSError as error:
-        if not is_of_machine(error):
+        if not is_of_command(error):
             raise
         print(f"Error: {sentence_of(error)}", file=sys.stderr)
         return ConfigError.exit_code

@@ -1,7 +1,7 @@
-"""Keeps tracebacks out of a flow's log for errors that a user, a file or a network caused.
+"""Keeps tracebacks out of a flow's log for errors that say all there is to know: DflashErrors, a full disk, a missing permission.
 
-Prefect logs every exception of a flow or task with its traceback. For ours the sentence is all there is to know;
-PREFECT_LOGGING_LEVEL=DEBUG shows the traceback. A full disk or a missing permission is none of our faults either.
+Prefect logs every exception of a flow or task with its traceback; PREFECT_LOGGING_LEVEL=DEBUG shows these as well. A file that
+isn't there, a process that is gone or a bare error of a network may be a fault of ours, and keeps its traceback.
 """
 
 import logging

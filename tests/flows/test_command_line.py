@@ -1,7 +1,12 @@
 """What a person types to run the flow: profiles, overrides, and a workspace that is taken."""
 
+import errno
+import logging
 import multiprocessing
 import shutil
+import socket
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -9,7 +14,7 @@ import pytest
 
 from dflash_core.errors import ConfigError, GateError
 from flows import promote_drafter, train_drafter, validate_checkpoint
-from tasks import workspace
+from tasks import quiet_errors, workspace
 from tasks.workspace import in_use, make_workspace
 
 PARAMS = "target: {path: target}\ndata: {conversations: [a.jsonl]}\n"
@@ -36,19 +41,54 @@ def test_an_override_that_cannot_be_read_is_refused(text: str) -> None:
         (KeyboardInterrupt(), 4, "Stopped."),
         (GateError("It says no."), 3, "Error: It says no."),
         (OSError(28, "No space left on device"), 2, "Error: No space left on device. Free space"),
+        (FileNotFoundError(2, "No such file or directory", "x.yaml"), 2, "Error: x.yaml: No such file or directory."),
     ],
 )
 def test_what_ends_a_flow_is_one_sentence(
     flow: ModuleType, raised: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ended(*arguments: object) -> None:
-        raise raised
-
-    monkeypatch.setattr(flow, flow.__name__.removeprefix("flows."), ended)
+    monkeypatch.setattr(flow, flow.__name__.removeprefix("flows."), _raising(raised))
     monkeypatch.setattr("tasks.embedded_server.install", lambda: None)
     assert flow.main([]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (GateError("It says no."), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), True),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), True),
+        (ssl.SSLError(1, "certificate verify failed"), True),  # 1 is also EPERM
+        (ProcessLookupError(errno.ESRCH, "No such process"), True),
+        (ChildProcessError(errno.ECHILD, "No child processes"), True),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), True),
+        (FileExistsError(errno.EEXIST, "File exists"), True),
+    ],
+    ids=lambda value: type(value).__name__ + str(getattr(value, "errno", "")),
+)
+def test_a_flows_log_keeps_the_traceback_of_what_may_be_our_fault(error: Exception, kept: bool) -> None:
+    record = logging.LogRecord("prefect.flow_runs", logging.ERROR, __file__, 1, "Encountered an exception", (), (type(error), error, None))
+    assert quiet_errors.WithoutTraceback().filter(record) and (record.exc_info is not None) == kept
+
+
+def test_what_is_a_networks_has_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.embedded_server.install", lambda: None)
+    for error in (OSError(errno.ENETUNREACH, "Network is unreachable"), ssl.SSLError(1, "certificate verify failed")):
+        monkeypatch.setattr(train_drafter, "train_drafter", _raising(error))
+        with pytest.raises(type(error)):
+            train_drafter.main([])
+
+
+def _raising(error: BaseException) -> Callable[..., None]:
+    def ended(*arguments: object) -> None:
+        raise error
+
+    return ended
 
 
 @pytest.mark.parametrize(("option", "value"), [("--margin", "-1"), ("--model", "a/b"), ("--workspace", "../x")])
