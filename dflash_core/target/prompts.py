@@ -6,9 +6,11 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dflash_core.data.conversations import check_order, conversation_of
 from dflash_core.data.records import Record
+from dflash_core.data.spellings import ROLES, Turn
 from dflash_core.errors import DataError
 
 
@@ -59,19 +61,24 @@ def _parse_prompt(line: str, where: str) -> Prompt:
     turns_are_text = isinstance(messages, list) and all(
         isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str) for turn in messages
     )
-    if not turns_are_text or not messages or messages[-1]["role"] != "user" or not messages[-1]["content"].strip() or "id" not in row:
+    if not turns_are_text or not messages or ROLES.get(messages[-1]["role"]) != "user" or not messages[-1]["content"].strip() or "id" not in row:
         raise DataError(
             f"{where} is {line[:80]!r}; expected an object with id, category and a prompt text (or messages that end with "
             "the user). Correct the line."
         )
-    turns = tuple({"role": turn["role"], "content": turn["content"]} for turn in messages)
-    prompt = Prompt(str(row["id"]), row.get("split"), str(row.get("category", "")), turns)
-    _check_conversation(prompt, where)
-    return prompt
+    turns = _checked_turns(row, messages, where)
+    asked = tuple({"role": turn.role, "content": turn.content} for turn in turns)
+    return Prompt(str(row["id"]), row.get("split"), str(row.get("category", "")), asked)
 
 
-def _check_conversation(prompt: Prompt, where: str) -> None:
-    """Raise DataError for what nothing would read once it is answered: an unknown split or role, turns out of order, a null byte."""
-    turns = [*prompt.messages, {"role": "assistant", "content": "answer"}]
-    row = {"id": prompt.id, "split": prompt.split, "category": prompt.category, "messages": turns}
-    check_order(conversation_of(Record(where, row)).turns, where)
+def _checked_turns(row: dict[str, Any], messages: list[dict[str, str]], where: str) -> tuple[Turn, ...]:
+    """The turns as a conversation has them, for `prepare` renders those: a `human` is asked as a user.
+
+    Raises:
+        DataError: what nothing would read once it is answered: an unknown split or role, turns out of order, a null byte.
+    """
+    turns = [*({"role": turn["role"], "content": turn["content"]} for turn in messages), {"role": "assistant", "content": "answer"}]
+    tree = {"id": str(row["id"]), "split": row.get("split"), "category": str(row.get("category", "")), "messages": turns}
+    conversation = conversation_of(Record(where, tree))
+    check_order(conversation.turns, where)
+    return conversation.turns[:-1]
