@@ -8,6 +8,7 @@ Nothing here runs in the process that trains.
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ LOG, SYSTEM_LOG, CURSOR, LOCK = "train_log.jsonl", "system_metrics.jsonl", "mlfl
 RUN_TAG = "dflash.run_id"
 KIND_TAG = "dflash.kind"
 PART_BYTES = 8 << 20
+TAIL_BYTES = 4096  # several records, with their times: no two stretches of logs are the same
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Cursor:
         log_run: the log's own run id; a log of another run beside this cursor starts anew.
         mlflow_run: id of the copy.
         offset, system_offset: bytes delivered of the log, and of the machine's load.
+        tail, system_tail: `tail_of` what was delivered; empty in a cursor of an earlier version.
         last_step: highest step delivered.
         sent: digest of what else was delivered, by name.
     """
@@ -40,6 +43,8 @@ class Cursor:
     mlflow_run: str
     offset: int = 0
     system_offset: int = 0
+    tail: str = ""
+    system_tail: str = ""
     last_step: int = 0
     sent: dict[str, str] = field(default_factory=dict)
 
@@ -83,11 +88,12 @@ class Delivery:
 
     def _send_training(self) -> None:
         log, cursor = self.run_dir / LOG, self.cursor
-        cursor.offset = known_end(log, cursor.offset)
+        cursor.offset = known_end(log, cursor.offset, cursor.tail)
         repeats = log_records.Repeats(cursor.last_step, records_before(log, cursor.offset))
         for records, after in parts(log, cursor.offset):
+            tail = tail_of(log, after)  # before the server is asked, which takes time
             self._send([r for r in records if r not in repeats])
-            cursor.offset = after
+            cursor.offset, cursor.tail = after, tail
             cursor.last_step = max([cursor.last_step, *(r["step"] for r in records if r.get("kind") == "step")])
             self._save()
 
@@ -111,10 +117,11 @@ class Delivery:
             self.client.set_terminated(self.run_id, status, milliseconds)
 
     def _send_load(self) -> None:
-        log = self.run_dir / SYSTEM_LOG
-        for records, after in parts(log, known_end(log, self.cursor.system_offset)):
+        log, cursor = self.run_dir / SYSTEM_LOG, self.cursor
+        for records, after in parts(log, known_end(log, cursor.system_offset, cursor.system_tail)):
+            tail = tail_of(log, after)
             self._send(records)
-            self.cursor.system_offset = after
+            cursor.system_offset, cursor.system_tail = after, tail
             self._save()
 
     def _open_cursor(self) -> Cursor:
@@ -189,13 +196,25 @@ def first_record(log: Path) -> dict[str, Any] | None:
     return next((record for record in records if "run_id" in record), None)
 
 
-def known_end(log: Path, offset: int) -> int:
-    """The offset, if a line ends there; else 0, for the log was cut or brought back from a copy. What is sent again changes nothing."""
+def known_end(log: Path, offset: int, tail: str) -> int:
+    """The offset, if what is before it was delivered; else 0, for the log was cut or brought back from a copy, and may have grown since.
+
+    What is sent again changes nothing. Without a tail, a line has to end there.
+    """
     if not offset or not log.exists():
         return 0
     with log.open("rb") as file:
         file.seek(offset - 1)
-        return offset if file.read(1) == b"\n" else 0
+        ends_line = file.read(1) == b"\n"
+    return offset if ends_line and tail in ("", tail_of(log, offset)) else 0
+
+
+def tail_of(log: Path, end: int) -> str:
+    """Digest of the log's last bytes before `end`."""
+    start = max(0, end - TAIL_BYTES)
+    with log.open("rb") as file:
+        file.seek(start)
+        return hashlib.sha256(file.read(end - start)).hexdigest()
 
 
 def parts(log: Path, offset: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
