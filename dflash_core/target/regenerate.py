@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from dflash_core.data.conversations import conversation_of
 from dflash_core.data.identity import file_digest, target_identity, tokenizer_identity
 from dflash_core.data.records import Record
-from dflash_core.data.template import render
+from dflash_core.data.tokenize import render_and_mask
 from dflash_core.errors import DataError
 from dflash_core.target.batches import PROMPT_MULTIPLE, Batch, GenerationSettings, plan_batches
 from dflash_core.target.directory import read_target_config
@@ -43,7 +43,8 @@ def regenerate(
 
     Rows: {id, split, category, messages: [..., {"role": "assistant", ...}], finished}; `finished` is false where
     the answer was cut at `max_new_tokens` tokens. What `prepare` would refuse is left out: a null byte, an answer that the chat
-    template rewrites. OUT.manifest.json beside it holds settings, counts, digests, and why which ids were left out;
+    template rewrites, a row that its closing tokens carry past the target's context. OUT.manifest.json beside it holds settings,
+    counts, digests, and why which ids were left out;
     OUT.parts/ holds finished batches until all are there. Where an earlier run's result for the same input verifies, it is kept.
 
     Args:
@@ -81,7 +82,8 @@ def regenerate(
         return finished
     tokenizer = _load_tokenizer(target_dir)
     batches = plan_batches(prompts, tokenizer, batch_size)
-    _check_lengths(batches, max_new_tokens, getattr(config, "max_position_embeddings", None))
+    context = getattr(config, "max_position_embeddings", None) or sys.maxsize
+    _check_lengths(batches, max_new_tokens, context)
     parts_dir = out_path.with_name(out_path.name + ".parts")
     parts_dir.mkdir(parents=True, exist_ok=True)
     missing = [batch for batch in batches if not (parts_dir / batch.file_name(settings)).exists()]
@@ -89,7 +91,7 @@ def regenerate(
         print(f"regenerate: {len(batches) - len(missing)} of {len(batches)} batches are there already", file=sys.stderr)
         generate_parts(missing, settings, tokenizer, target_dir, parts_dir, workers)
     answers = [row for batch in batches for row in read_part(parts_dir / batch.file_name(settings))]
-    manifest = _write_result(out_path, prompts, answers, origin, tokenizer)
+    manifest = _write_result(out_path, prompts, answers, origin, tokenizer, context)
     shutil.rmtree(parts_dir, ignore_errors=True)  # a worker orphaned by a kill may be writing there until it notices
     return manifest
 
@@ -104,13 +106,13 @@ def _finished_manifest(out_path: Path, origin: dict[str, Any]) -> dict[str, Any]
         return None
 
 
-def _check_lengths(batches: list[Batch], max_new_tokens: int, limit: int | None) -> None:
+def _check_lengths(batches: list[Batch], max_new_tokens: int, context: int) -> None:
     longest = max(batches, key=lambda batch: len(batch.prompt_ids[-1]))  # batches are sorted by length
     needed = len(longest.prompt_ids[-1]) + max_new_tokens
-    if limit is not None and needed > limit:
+    if needed > context:
         raise DataError(
             f"prompt {longest.prompts[-1].id!r} and {max_new_tokens} new tokens make {needed} tokens, expected at most the target's "
-            f"{limit}. Shorten the prompt, or lower --max-new-tokens."
+            f"{context}. Shorten the prompt, or lower --max-new-tokens."
         )
 
 
@@ -126,11 +128,11 @@ def _load_tokenizer(target_dir: Path) -> PreTrainedTokenizerBase:
 
 
 def _write_result(
-    out_path: Path, prompts: list[Prompt], answers: list[dict[str, Any]], origin: dict[str, Any], tokenizer: PreTrainedTokenizerBase
+    out_path: Path, prompts: list[Prompt], answers: list[dict[str, Any]], origin: dict[str, Any], tokenizer: PreTrainedTokenizerBase, context: int
 ) -> dict[str, Any]:
     by_id = {answer["id"]: answer for answer in answers}
     rows = [_row(prompt, by_id[prompt.id]) for prompt in prompts]
-    left_out = {row["id"]: reason for row in rows if (reason := _refused(row, tokenizer)) is not None}
+    left_out = {row["id"]: reason for row in rows if (reason := _refused(row, tokenizer, context)) is not None}
     kept = [row for row in rows if row["id"] not in left_out]
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as stream:
@@ -152,13 +154,14 @@ def _row(prompt: Prompt, answer: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> str | None:
+def _refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, context: int) -> str | None:
     """Why `prepare` would refuse the row, and with it the file; None where it takes or drops it."""
     try:
-        render(tokenizer, conversation_of(Record("the row", row)).turns)
+        conversation = conversation_of(Record("the row", row))
+        tokens = render_and_mask(tokenizer, conversation.turns, context, conversation.finished)
     except DataError as error:
         return str(error)
-    return None
+    return f"the row is longer than the {context} tokens of the target's context" if tokens.truncated else None
 
 
 def _manifest_path(out_path: Path) -> Path:
