@@ -162,6 +162,36 @@ def test_a_log_that_was_cut_and_goes_on_is_delivered(run_dir: Path, uri: str, nu
     assert again == [(step, 0.5) for step in range(2, num_steps + 1)] and history(uri, run_id, "loss")[0] == (1, 10.0)
 
 
+def load_line(load: float, wall_time: float) -> str:
+    return line({"kind": "system", "wall_time": wall_time, "metrics": {"cpu_utilization_percentage": load}})
+
+
+def test_a_log_that_was_cut_and_has_another_line_end_at_the_offset_is_delivered(run_dir: Path, uri: str) -> None:
+    log, load = run_dir / shipping.LOG, run_dir / shipping.SYSTEM_LOG
+    log.write_text(line(START) + "".join(map(step_line, range(1, 5))))
+    load.write_text(load_line(50.0, 1001.0))
+    ship(uri, run_dir)
+    size, resume = log.stat().st_size, line({"kind": "resume", "run_id": "r", "session_id": "t", "step": 1, "wall_time": 1500.0})
+    again = (line(START) + step_line(1) + resume + step_line(2, 0.5, 1600.0)).rstrip("\n").ljust(size - 1) + "\n"
+    log.write_text(again + step_line(3, 0.5, 1600.0))
+    load.write_text(load_line(60.0, 1002.0))
+    run_id = ship(uri, run_dir)
+    assert len(again) == size and [(step, loss) for step, loss in history(uri, run_id, "loss") if loss == 0.5] == [(2, 0.5), (3, 0.5)]
+    assert history(uri, run_id, "system/cpu_utilization_percentage") == [(0, 50.0), (0, 60.0)]
+
+
+def test_a_cursor_of_an_earlier_version_goes_on(run_dir: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, cursor, sent = run_dir / shipping.LOG, run_dir / shipping.CURSOR, []
+    log.write_text(line(START) + step_line(1))
+    ship(uri, run_dir)
+    tree = json.loads(cursor.read_text())
+    cursor.write_text(json.dumps({uri: {key: value for key, value in tree[uri].items() if "tail" not in key}}))
+    log.write_text(log.read_text() + step_line(2))
+    monkeypatch.setattr(mlflow_store, "log_metrics", lambda c, r, metrics: sent.extend(metrics))
+    ship(uri, run_dir)
+    assert {metric.step for metric in sent} == {2} and json.loads(cursor.read_text())[uri]["tail"]
+
+
 def test_a_long_log_goes_in_parts_each_noted(run_dir: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "PART_BYTES", 1000)
     log, real = run_dir / shipping.LOG, mlflow_store.log_metrics
@@ -220,7 +250,7 @@ def test_a_server_that_was_made_anew_gets_all_of_it(run_dir: Path, uri: str, emp
 
 def test_the_machines_load_is_delivered(run_dir: Path, uri: str) -> None:
     (run_dir / shipping.LOG).write_text(line(START))
-    (run_dir / shipping.SYSTEM_LOG).write_text(line({"kind": "system", "wall_time": 1001.0, "metrics": {"cpu_utilization_percentage": 50.0}}))
+    (run_dir / shipping.SYSTEM_LOG).write_text(load_line(50.0, 1001.0))
     assert history(uri, ship(uri, run_dir), "system/cpu_utilization_percentage") == [(0, 50.0)]
 
 
