@@ -127,6 +127,50 @@ def test_what_prepare_would_refuse_is_left_out(
     assert prepare(parse_config(tree, "test"), tmp_path / "prepared").splits["train"].rows == 10
 
 
+def test_a_row_that_its_closing_tokens_carry_past_the_context_is_left_out(
+    prompts: Path, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, out = shutil.copytree(tiny_dir, tmp_path / "target"), tmp_path / "out.jsonl.gz"
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    answer = [*tokenizer("A fine answer.")["input_ids"], tokenizer.eos_token_id]
+    lengths = []
+
+    def answers(_, prompt_ids, *__):
+        lengths.extend(map(len, prompt_ids))
+        return [answer for _ in prompt_ids]
+
+    monkeypatch.setattr(part_files, "greedy_batch", answers)
+    options = OPTIONS | {"max_new_tokens": len(answer)}
+    assert regenerate(prompts, target, out, **options)["left_out"] == {}
+    context = max(lengths) + len(answer)  # the template puts a newline behind the end token
+    tree = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(tree | {"max_position_embeddings": context}))
+    out.unlink()
+    left_out = regenerate(prompts, target, out, **options)["left_out"]
+    assert len(left_out) == lengths[:12].count(max(lengths)) and all("of the target's context" in reason for reason in left_out.values())
+    settings = {"target": {"path": str(target)}, "data": {"conversations": [str(out)], "heldout_fraction": 0.0, "max_length": 2048}}
+    assert prepare(parse_config(settings, "test"), tmp_path / "prepared").splits["train"].rows == 12 - len(left_out)
+
+
+def test_who_is_killed_before_the_manifest_answers_nothing_again(
+    prompts: Path, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, asked = tmp_path / "out.jsonl.gz", []
+    monkeypatch.setattr(part_files, "greedy_batch", lambda _, prompt_ids, *__: (asked.extend(prompt_ids), [[40]] * len(prompt_ids))[1])
+
+    def killed(path: Path, content: bytes) -> None:
+        if path.name.endswith("manifest.json"):
+            raise KeyboardInterrupt
+        part_files.write_atomically(path, content)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("dflash_core.target.regenerate.write_atomically", killed)
+        regenerate(prompts, tiny_dir, out, **OPTIONS)
+    assert out.exists() and not out.with_name("out.jsonl.gz.manifest.json").exists()
+    regenerate(prompts, tiny_dir, out, **OPTIONS)
+    assert len(asked) == 12 and not out.with_name("out.jsonl.gz.parts").exists()
+
+
 def test_a_prompt_that_the_template_refuses_is_named(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
     target = shutil.copytree(tiny_dir, tmp_path / "target")
     refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('No system turn.') }}{% endif %}"
