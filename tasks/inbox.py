@@ -1,13 +1,14 @@
 """New prompt files of an inbox become conversations that stay: each prompt is asked once, and each state is versioned.
 
 COLLECTED/PROFILE/conversations holds one file for each batch of new prompts, and conversations.dvc, the pointer that brings
-them all back from DVC's cache. A file that was taken in moves to INBOX/taken, last of all, so that a kill at any moment loses
-nothing and nothing is answered twice.
+them all back from DVC's cache. A batch is answered in `answering`, beside it, and brought in when it is whole. A file that was
+taken in moves to INBOX/taken, last of all, so that a kill at any moment loses nothing and nothing is answered twice.
 """
 
 import gzip
 import hashlib
 import os
+import shutil
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,15 @@ from prefect.cache_policies import NO_CACHE
 
 from dflash_core.errors import ConfigError
 from dflash_core.target.new_prompts import batch_name, unanswered, write_prompts
+from dflash_core.target.prompts import Prompt, read_prompts
 from tasks import dvc_stages
 from tasks.launch import Supervised, stage_environment
 from tasks.publication import Publication
 from tasks.workspace import PROJECT, configuration_of
 
 COLLECTED = PROJECT / "collected"
-CONVERSATIONS = "conversations"
+CONVERSATIONS, ANSWERING, STORED = "conversations", "answering", "stored.txt"
+MANIFEST_ENDING = ".gz.manifest.json"
 Answer = Callable[[Path, Path], None]
 
 
@@ -61,20 +64,58 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
     conversations = place / CONVERSATIONS
     conversations.mkdir(parents=True, exist_ok=True)
     dvc_stages.init_repository(place, cache)
+    _bring_in(place)
     waiting = {path: _md5(path) for path in _prompt_files(inbox)}
     new = unanswered(waiting, [*own, *_collected(conversations)], _asked(place))
-    if new:
-        prompts = place / f"{batch_name(new)}.jsonl"
-        write_prompts(prompts, new)
-        answer(prompts, conversations / f"{batch_name(new)}.jsonl.gz")
-    if waiting and _collected(conversations):  # also where one who was killed had answered, and no more
-        dvc_stages.add_output(place, CONVERSATIONS)
-        dvc_stages.push(place, PROJECT)
+    for prompts in _batches(place / ANSWERING, new):
+        answer(prompts, prompts.with_name(f"{prompts.name}.gz"))
+        _bring_in(place)
+    shutil.rmtree(place / ANSWERING, ignore_errors=True)
+    _version(place)
     for path, digest in waiting.items():
         (inbox / "taken").mkdir(exist_ok=True)
         if path.is_file() and _md5(path) == digest:  # else it has come while the target answered, and waits for the next run
             os.replace(path, inbox / "taken" / f"{digest[:8]}-{path.name}")
     return [*own, *_collected(conversations)]
+
+
+def _batches(answering: Path, new: Sequence[Prompt]) -> list[Path]:
+    """Prompt files to be answered: those that a killed run had begun, if all their prompts are wanted still, and one of the others."""
+    left = {prompt.id: prompt for prompt in new}
+    batches = []
+    for path in sorted(answering.glob("*.jsonl")):
+        begun = list(read_prompts(path))
+        if all(left.get(prompt.id) == prompt for prompt in begun):
+            batches.append(path)
+            for prompt in begun:
+                del left[prompt.id]
+    if left:
+        answering.mkdir(exist_ok=True)
+        batches.append(answering / f"{batch_name([*left.values()])}.jsonl")
+        write_prompts(batches[-1], [*left.values()])
+    return batches
+
+
+def _bring_in(place: Path) -> None:
+    """Move the whole batches: the target writes the manifest last. It also moves last, so what a kill cuts short goes on here."""
+    for manifest in sorted((place / ANSWERING).glob(f"*{MANIFEST_ENDING}")):
+        prompts = manifest.name.removesuffix(MANIFEST_ENDING)
+        for name, to in ((prompts, place), (f"{prompts}.gz", place / CONVERSATIONS), (manifest.name, place / CONVERSATIONS)):
+            if (file := manifest.with_name(name)).exists():
+                os.replace(file, to / name)
+
+
+def _version(place: Path) -> None:
+    """Version the conversations as they are, also where a batch was taken back. Without a change DVC takes a tenth of a second for it.
+
+    A note says what has been stored in the remote, which isn't asked each night: it may be slow, or away.
+    """
+    note = place / STORED
+    if not any((place / CONVERSATIONS).iterdir()) and not (place / f"{CONVERSATIONS}.dvc").exists():
+        return
+    digest = dvc_stages.add_output(place, CONVERSATIONS)
+    if (not note.exists() or note.read_text(encoding="utf-8") != digest) and dvc_stages.push(place, PROJECT) is not None:
+        note.write_text(digest, encoding="utf-8")
 
 
 def _prompt_files(inbox: Path) -> list[Path]:

@@ -1,13 +1,18 @@
 """New prompts are answered once, versioned, and lost at no moment."""
 
 import gzip
+import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dflash_core.errors import DataError
+from dflash_core.target.new_prompts import batch_name
+from dflash_core.target.prompts import read_prompts
+from tasks import dvc_stages
 from tasks.inbox import collect, is_new_data
 
 ABC = "900150983cd24fb0d6963f7d28e17f72"  # its hash
@@ -87,6 +92,30 @@ def test_a_batch_that_was_taken_back_is_answered_again_where_its_prompts_are(tmp
     assert target.asked == [["p2"], ["p2"]]
 
 
+def test_a_batch_that_was_taken_back_is_in_the_next_version_no_more(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, inbox, stored = tmp_path / "collected", tmp_path / "inbox", []
+    monkeypatch.setattr(dvc_stages, "push", lambda *_: stored.append((place / "conversations.dvc").read_text()) or 1)
+    write(inbox / "a.jsonl", "p2")
+    batch = collect(inbox, place, [own], Target(), tmp_path / "cache")[1]
+    batch.unlink()
+    batch.with_name(f"{batch.name}.manifest.json").unlink()
+    for _ in range(2):
+        assert collect(inbox, place, [own], Target(), tmp_path / "cache") == [own]
+    assert len(set(stored)) == len(stored) == 2, "the remote is asked about each state once"
+    with dvc_stages._opened(place) as repo:
+        repo.checkout(force=True)
+    assert not batch.exists()
+
+
+def test_what_could_not_be_stored_is_stored_next(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([None, 3])  # no remote yet
+    monkeypatch.setattr(dvc_stages, "push", lambda *_: next(answers))
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    for _ in range(3):
+        collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache")
+    assert next(answers, "asked twice") == "asked twice"
+
+
 def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
     for name in (".a.jsonl.x7Qd", ".b.jsonl", "c.jsonl.part"):
         write(tmp_path / "inbox" / name, "p2")
@@ -147,6 +176,61 @@ def test_who_is_killed_before_the_answers_are_versioned_versions_them_next(tmp_p
     assert (place / "conversations.dvc").exists() and not target.asked
 
 
+def test_who_is_killed_between_the_answers_and_their_manifest_goes_on_with_that_batch(tmp_path: Path, own: Path) -> None:
+    target, place, inbox, outs = Target("p4"), tmp_path / "collected", tmp_path / "inbox", []
+
+    def killed(prompts: Path, out: Path) -> None:
+        outs.append(out)
+        target(prompts, out)
+        out.with_name(f"{out.name}.manifest.json").unlink()
+        out.with_name(f"{out.name}.parts").mkdir()
+        out.with_name(f"{out.name}.parts").joinpath("part.jsonl").write_text("{}")
+        raise KeyboardInterrupt
+
+    def goes_on(prompts: Path, out: Path) -> None:
+        outs.append(out)
+        target(prompts, out)
+
+    write(inbox / "a.jsonl", "p2", "p4")
+    with pytest.raises(KeyboardInterrupt):
+        collect(inbox, place, [own], killed, tmp_path / "cache")
+    write(inbox / "b.jsonl", "p3", "p4")
+    collect(inbox, place, [own], goes_on, tmp_path / "cache")
+    assert target.asked == [["p2", "p4"], ["p2", "p4"], ["p3"]] and outs[0] == outs[1] != outs[2]
+    whole = {f"{out.name}{ending}" for out in outs for ending in ("", ".manifest.json")}
+    assert {path.name for path in (place / "conversations").iterdir()} == whole and not outs[0].parent.exists()
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2])
+def test_who_is_killed_while_a_batch_is_brought_in_has_it_next(tmp_path: Path, own: Path, moves: int) -> None:
+    target, real, left = Target(), os.replace, iter(range(moves))
+    inbox, place = tmp_path / "inbox", tmp_path / "collected"
+
+    def dies(*args: Path) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        real(*args)
+
+    write(inbox / "a.jsonl", "p2")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        collect(inbox, place, [own], lambda *args: (target(*args), patch.setattr(os, "replace", dies)), tmp_path / "cache")
+    write(inbox / "b.jsonl", "p2")
+    both = collect(inbox, place, [own], target, tmp_path / "cache")
+    assert target.asked == [["p2"]] and len(both) == 2 and len(list((place / "conversations").iterdir())) == 2
+
+
+def test_a_batch_that_was_begun_is_dropped_with_its_prompts(tmp_path: Path, own: Path) -> None:
+    def killed(prompts: Path, out: Path) -> None:
+        raise KeyboardInterrupt
+
+    file, target = write(tmp_path / "inbox/a.jsonl", "p2", "p3"), Target()
+    with pytest.raises(KeyboardInterrupt):
+        collect(file.parent, tmp_path / "collected", [own], killed, tmp_path / "cache")
+    write(file, "p3")
+    collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
+    assert target.asked == [["p3"]]
+
+
 def test_a_file_that_comes_while_the_target_answers_waits(tmp_path: Path, own: Path) -> None:
     def overtaken(prompts: Path, out: Path) -> None:
         Target()(prompts, out)
@@ -164,6 +248,25 @@ def test_an_id_stands_for_one_text(tmp_path: Path, own: Path) -> None:
     with pytest.raises(DataError, match="one text an id"):
         collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache")
     assert (tmp_path / "inbox/a.jsonl").exists()
+
+
+def test_a_prompt_is_asked_as_prepare_reads_it(tmp_path: Path, own: Path) -> None:
+    """Else its answer is to another prompt, and its text another one the next time."""
+    target, place, inbox = Target(), tmp_path / "collected", tmp_path / "inbox"
+    turns = [{"role": role, "content": text} for role, text in (("human", "Say p2."), ("gpt", "p2"), ("human", "Again."))]
+    for name in ("a.jsonl", "b.jsonl"):
+        write(inbox / name).write_text(json.dumps({"id": "p2", "messages": turns}) + "\n")
+        collect(inbox, place, [own], target, tmp_path / "cache")
+    (asked,) = place.glob("*.jsonl")
+    assert [turn["role"] for turn in json.loads(asked.read_text())["messages"]] == ["user", "assistant", "user"]
+    assert target.asked == [["p2"]]
+
+
+def test_a_batch_keeps_its_name(tmp_path: Path) -> None:
+    """Else one that was begun before an update is answered again after it."""
+    line = '{"id": "p2", "split": null, "category": "", "messages": [{"role": "user", "content": "Say p2."}]}\n'
+    prompts = list(read_prompts(write(tmp_path / "a.jsonl", "p2")))
+    assert batch_name(prompts) == hashlib.sha256(line.encode()).hexdigest()[:16]
 
 
 def test_a_text_is_in_one_split(tmp_path: Path, own: Path) -> None:
