@@ -5,13 +5,15 @@ them all back from DVC's cache. A batch is answered in `answering`, beside it, a
 taken in moves to INBOX/taken, last of all, so that a kill at any moment loses nothing and nothing is answered twice.
 """
 
+import contextlib
+import fcntl
 import gzip
 import hashlib
 import os
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,17 @@ def take_in(profile: str, inbox: str, max_new_tokens: int, overrides: Mapping[st
         ).run()
 
     own = [Path(path) for path in config.data.conversations]
-    return [str(path) for path in collect(PROJECT / inbox, COLLECTED / name, own, answer)]
+    with one_at_a_time(COLLECTED / name):
+        return [str(path) for path in collect(PROJECT / inbox, COLLECTED / name, own, answer)]
+
+
+@contextlib.contextmanager
+def one_at_a_time(place: Path) -> Iterator[None]:
+    """Wait for another run that answers into the same place, as another node's may; ends with the process, however it ends."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache: Path = PROJECT / ".dvc/cache") -> list[Path]:

@@ -4,7 +4,10 @@ import gzip
 import hashlib
 import json
 import os
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,6 +16,7 @@ from dflash_core.errors import DataError
 from dflash_core.target.new_prompts import batch_name
 from dflash_core.target.prompts import read_prompts
 from tasks import dvc_stages
+from tasks import inbox as inbox_module
 from tasks.inbox import collect, is_new_data
 
 ABC = "900150983cd24fb0d6963f7d28e17f72"  # its hash
@@ -267,6 +271,26 @@ def test_a_batch_keeps_its_name(tmp_path: Path) -> None:
     line = '{"id": "p2", "split": null, "category": "", "messages": [{"role": "user", "content": "Say p2."}]}\n'
     prompts = list(read_prompts(write(tmp_path / "a.jsonl", "p2")))
     assert batch_name(prompts) == hashlib.sha256(line.encode()).hexdigest()[:16]
+
+
+def test_two_nights_take_in_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def slow(*_: object) -> list[Path]:
+        order.append("in")
+        time.sleep(0.1)
+        order.append("out")
+        return []
+
+    config = SimpleNamespace(data=SimpleNamespace(conversations=[]))
+    for name, fake in {"collect": slow, "configuration_of": lambda *_: ("demo", config), "COLLECTED": tmp_path}.items():
+        monkeypatch.setattr(inbox_module, name, fake)
+    threads = [threading.Thread(target=inbox_module.take_in.fn, args=("demo", "inbox", 8)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert order == ["in", "out"] * 2
 
 
 def test_a_text_is_in_one_split(tmp_path: Path, own: Path) -> None:
