@@ -9,7 +9,7 @@ from pydantic import Field
 from flows.train_drafter import run_chain
 from tasks import quiet_errors
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges
-from tasks.inbox import is_new_data, take_in
+from tasks.inbox import is_new_data, one_at_a_time, take_in
 from tasks.publication import line_of
 from tasks.this_run import own_workspace, time_limit
 from tasks.worker_watch import watching_worker
@@ -41,7 +41,7 @@ def retrain_nightly(
         overrides: Any other values by dotted key of params.yaml, such as {"data_gate.max_dropped": 0.2}; they win over `changes`.
     """
     quiet_errors.install()
-    with watching_worker(), time_limit(time_limit_minutes):
+    with watching_worker(), time_limit(time_limit_minutes), one_at_a_time(profile):
         wanted = changes.as_overrides() | (overrides or {})
         files = take_in(profile, inbox, max_new_tokens, wanted)
         scheduled = f"nightly-{configuration_of(profile)[0]}"

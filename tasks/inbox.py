@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from dflash_core.errors import ConfigError
+from dflash_core.errors import ConfigError, DataError
 from dflash_core.target.new_prompts import batch_name, unanswered, write_prompts
 from dflash_core.target.prompts import Prompt, read_prompts
 from tasks import dvc_stages
 from tasks.launch import Supervised, stage_environment
 from tasks.publication import Publication
+from tasks.pull import from_cache
 from tasks.workspace import PROJECT, configuration_of
 
 COLLECTED = PROJECT / "collected"
@@ -53,13 +55,13 @@ def take_in(profile: str, inbox: str, max_new_tokens: int, overrides: Mapping[st
         ).run()
 
     own = [Path(path) for path in config.data.conversations]
-    with one_at_a_time(COLLECTED / name):
-        return [str(path) for path in collect(PROJECT / inbox, COLLECTED / name, own, answer)]
+    return [str(path) for path in collect(PROJECT / inbox, COLLECTED / name, own, answer)]
 
 
 @contextlib.contextmanager
-def one_at_a_time(place: Path) -> Iterator[None]:
-    """Wait for another run that answers into the same place, as another node's may; ends with the process, however it ends."""
+def one_at_a_time(profile: str) -> Iterator[None]:
+    """Wait for another nightly run of the profile, on another node: both would answer, and train on, the same prompts. Ends with the process."""
+    place = COLLECTED / configuration_of(profile)[0]
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -73,9 +75,7 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
         DataError: a line of the inbox can't be read, gives another text to a known id, or has a text in two splits; nothing is then
             taken in.
     """
-    conversations = place / CONVERSATIONS
-    conversations.mkdir(parents=True, exist_ok=True)
-    dvc_stages.init_repository(place, cache)
+    conversations = _conversations(place, cache)
     _bring_in(place)
     waiting = {path: _md5(path) for path in _prompt_files(inbox)}
     new = unanswered(waiting, [*own, *_collected(conversations)], _asked(place))
@@ -91,13 +91,30 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
     return [*own, *_collected(conversations)]
 
 
+def _conversations(place: Path, cache: Path) -> Path:
+    """The directory; where it is gone, as its version names it, since to take a batch back is to remove files and not all.
+
+    Raises:
+        DataError: neither DVC's cache nor its remote has the whole of it.
+    """
+    conversations, pointer, partial = place / CONVERSATIONS, place / f"{CONVERSATIONS}.dvc", place / f".{CONVERSATIONS}"
+    place.mkdir(parents=True, exist_ok=True)
+    dvc_stages.init_repository(place, cache)
+    if pointer.exists() and not conversations.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        (output,) = yaml.safe_load(pointer.read_text(encoding="utf-8"))["outs"]
+        os.replace(from_cache(output["md5"], cache, partial), conversations)
+    conversations.mkdir(exist_ok=True)
+    return conversations
+
+
 def _batches(answering: Path, new: Sequence[Prompt]) -> list[Path]:
     """Prompt files to be answered: those that a killed run had begun, if all their prompts are wanted still, and one of the others."""
     left = {prompt.id: prompt for prompt in new}
     batches = []
     for path in sorted(answering.glob("*.jsonl")):
-        begun = list(read_prompts(path))
-        if all(left.get(prompt.id) == prompt for prompt in begun):
+        begun = _read(path)
+        if begun and all(left.get(prompt.id) == prompt for prompt in begun):
             batches.append(path)
             for prompt in begun:
                 del left[prompt.id]
@@ -106,6 +123,14 @@ def _batches(answering: Path, new: Sequence[Prompt]) -> list[Path]:
         batches.append(answering / f"{batch_name([*left.values()])}.jsonl")
         write_prompts(batches[-1], [*left.values()])
     return batches
+
+
+def _read(path: Path) -> list[Prompt]:
+    """Its prompts; none where a lost node has left the file empty or in part."""
+    with contextlib.suppress(DataError):
+        prompts = list(read_prompts(path))
+        return prompts if batch_name(prompts) == path.stem else []
+    return []
 
 
 def _bring_in(place: Path) -> None:
@@ -120,14 +145,14 @@ def _bring_in(place: Path) -> None:
 def _version(place: Path) -> None:
     """Version the conversations as they are, also where a batch was taken back. Without a change DVC takes a tenth of a second for it.
 
-    A note says what has been stored in the remote, which isn't asked each night: it may be slow, or away.
+    A note says what has been stored in which remote, which isn't asked each night: it may be slow, or away.
     """
     note = place / STORED
     if not any((place / CONVERSATIONS).iterdir()) and not (place / f"{CONVERSATIONS}.dvc").exists():
         return
-    digest = dvc_stages.add_output(place, CONVERSATIONS)
-    if (not note.exists() or note.read_text(encoding="utf-8") != digest) and dvc_stages.push(place, PROJECT) is not None:
-        note.write_text(digest, encoding="utf-8")
+    stored = f"{dvc_stages.add_output(place, CONVERSATIONS)} {dvc_stages.remote_url(PROJECT)}"
+    if (not note.exists() or note.read_text(encoding="utf-8") != stored) and dvc_stages.push(place, PROJECT) is not None:
+        note.write_text(stored, encoding="utf-8")
 
 
 def _prompt_files(inbox: Path) -> list[Path]:

@@ -71,7 +71,7 @@ def pull_checkpoint(version: Version, out: Path, cache: Path = CACHE) -> Path:
     if digest is None:
         raise DataError(f"{version.name} has no digest of {CHECKPOINT}; it was registered before checkpoints were versioned. Name another.")
     with _appearing(out) as temporary:
-        store = CheckpointStore(_from_cache(digest, cache, temporary / "files"))
+        store = CheckpointStore(from_cache(digest, cache, temporary / "files"))
         (name,) = store.names()
         store.load(name)
         _put(store.root, out)
@@ -109,13 +109,13 @@ def check_files(version: Version, directory: Path) -> None:
 
 def _fetch(uri: str, version: Version, into: Path, cache: Path) -> Path:
     if version.source.startswith(DVC_SCHEME):
-        return _from_cache(version.source.removeprefix(DVC_SCHEME), cache, into / "files")
+        return from_cache(version.source.removeprefix(DVC_SCHEME), cache, into / "files")
     place = Registry(uri, version.model).client.get_model_version_download_uri(version.model, version.number)
     return mlflow_store.download(uri, place, into)
 
 
-def _from_cache(digest: str, cache: Path, into: Path) -> Path:
-    """By way of the project's DVC remote, where the cache lacks a part."""
+def from_cache(digest: str, cache: Path, into: Path) -> Path:
+    """`restore`, by way of the project's DVC remote where the cache lacks a part."""
     if not _is_complete(cache, digest):
         dvc_stages.fetch(digest, cache, PROJECT)
     return restore(cache, digest, into)

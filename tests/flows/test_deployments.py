@@ -99,6 +99,7 @@ def test_the_nightly_run_takes_any_value_of_the_configuration(monkeypatch: pytes
     run, given = flow_of("retrain-nightly").fn, []
     fakes = {
         "watching_worker": nullcontext,
+        "one_at_a_time": lambda profile: given.append(profile) or nullcontext(),
         "take_in": lambda profile, inbox, tokens, overrides: given.append(dict(overrides)) or ["c.jsonl"],
         "make_workspace": lambda profile, name, overrides, *, lines, **_: given.extend([overrides, lines]),
         "run_chain": lambda *_: {},
@@ -108,6 +109,7 @@ def test_the_nightly_run_takes_any_value_of_the_configuration(monkeypatch: pytes
         monkeypatch.setitem(run.__globals__, name, fake)
     values = {"training.epochs": 3, "data_gate.max_dropped": 0.2}
     run(changes=TrainingChanges(epochs=2, seed=5), force=True, overrides=values)
+    assert given.pop(0) == "demo", "no two nights of a profile at once"
     assert given[:2] == [values | {"training.seed": 5}, values | {"training.seed": 5, "data.conversations": ["c.jsonl"]}]
     assert given[2] == (line_of("nightly-demo", given[0]), "nightly-demo"), "the first of its line goes on from the scheduled ones"
 

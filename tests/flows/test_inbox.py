@@ -4,10 +4,10 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -17,7 +17,7 @@ from dflash_core.target.new_prompts import batch_name
 from dflash_core.target.prompts import read_prompts
 from tasks import dvc_stages
 from tasks import inbox as inbox_module
-from tasks.inbox import collect, is_new_data
+from tasks.inbox import collect, is_new_data, one_at_a_time
 
 ABC = "900150983cd24fb0d6963f7d28e17f72"  # its hash
 
@@ -118,6 +118,44 @@ def test_what_could_not_be_stored_is_stored_next(tmp_path: Path, own: Path, monk
     for _ in range(3):
         collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache")
     assert next(answers, "asked twice") == "asked twice"
+
+
+def test_another_remote_is_given_all_there_is(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls, stored = iter(["a", "a", "b"]), []
+    monkeypatch.setattr(dvc_stages, "remote_url", lambda _: next(urls))
+    monkeypatch.setattr(dvc_stages, "push", lambda *_: stored.append(1) or 1)
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    for _ in range(3):
+        collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache")
+    assert len(stored) == 2
+
+
+def test_conversations_that_are_gone_come_back(tmp_path: Path, own: Path) -> None:
+    target, place, cache = Target(), tmp_path / "collected", tmp_path / "cache"
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    files = collect(tmp_path / "inbox", place, [own], target, cache)
+    text, version = files[1].read_bytes(), (place / "conversations.dvc").read_text()
+    shutil.rmtree(place / "conversations")
+    assert collect(tmp_path / "inbox", place, [own], target, cache) == files and files[1].read_bytes() == text
+    shutil.rmtree(place / "conversations")
+    shutil.rmtree(cache)
+    with pytest.raises(DataError, match="a part of .*no DVC remote"):
+        collect(tmp_path / "inbox", place, [own], target, cache)
+    assert (place / "conversations.dvc").read_text() == version and target.asked == [["p2"]], "an empty version would replace it"
+
+
+@pytest.mark.parametrize("left", ["", '{"id": "p2", "prompt": "Say p2."}\n', '{"id": "p2", "pro'])
+def test_a_batch_whose_prompts_a_lost_node_has_cut_begins_anew(tmp_path: Path, own: Path, left: str) -> None:
+    def lost(prompts: Path, out: Path) -> None:
+        prompts.write_text(left)
+        raise KeyboardInterrupt
+
+    target, inbox = Target(), tmp_path / "inbox"
+    write(inbox / "a.jsonl", "p2", "p3")
+    with pytest.raises(KeyboardInterrupt):
+        collect(inbox, tmp_path / "collected", [own], lost, tmp_path / "cache")
+    collect(inbox, tmp_path / "collected", [own], target, tmp_path / "cache")
+    assert target.asked == [["p2", "p3"]] and len(list((inbox / "taken").iterdir())) == 1
 
 
 def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
@@ -273,19 +311,17 @@ def test_a_batch_keeps_its_name(tmp_path: Path) -> None:
     assert batch_name(prompts) == hashlib.sha256(line.encode()).hexdigest()[:16]
 
 
-def test_two_nights_take_in_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_nights_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def slow(*_: object) -> list[Path]:
-        order.append("in")
-        time.sleep(0.1)
-        order.append("out")
-        return []
+    def night() -> None:
+        with one_at_a_time("demo"):
+            order.append("in")
+            time.sleep(0.1)
+            order.append("out")
 
-    config = SimpleNamespace(data=SimpleNamespace(conversations=[]))
-    for name, fake in {"collect": slow, "configuration_of": lambda *_: ("demo", config), "COLLECTED": tmp_path}.items():
-        monkeypatch.setattr(inbox_module, name, fake)
-    threads = [threading.Thread(target=inbox_module.take_in.fn, args=("demo", "inbox", 8)) for _ in range(2)]
+    monkeypatch.setattr(inbox_module, "COLLECTED", tmp_path)
+    threads = [threading.Thread(target=night) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
