@@ -179,6 +179,11 @@ def fetch(digest: str, cache: Path, project: Path) -> bool:
     return True
 
 
+def remote_url(project: Path) -> str | None:
+    """Where the project's DVC remote is, None where it has none."""
+    return next((settings["url"] for settings in _remote_of(project).get("remote", {}).values()), None)
+
+
 def _remote_of(project: Path) -> dict[str, Any]:
     """The default remote that the project's own .dvc/config or config.local sets, for the repositories of its workspaces."""
     settings = Config(dvc_dir=str(project / ".dvc"))
@@ -200,7 +205,19 @@ def _ask(root: Path, question: Callable[[Repo], Result], settings: Mapping[str, 
             (root / ".dvc/tmp/rwlock").unlink(missing_ok=True)
         except DvcException as error:
             raise ConfigError(f"DVC refuses {root}: {_line(error)} Correct dvc.yaml, params.yaml or the file it names.") from None
+        except Exception as error:
+            if not (settings and _is_of_remote(error)):
+                raise
+            raise ConfigError(f"DVC's remote refuses, or can't be reached: {_line(error)} Start it, or correct .dvc/config.") from None
     raise AssertionError(ATTEMPTS)
+
+
+def _is_of_remote(error: Exception) -> bool:
+    """Whether a network raised it, or one of the many packages that DVC reaches remotes by."""
+    package = type(error).__module__.split(".")[0]
+    if package == "builtins":
+        return isinstance(error, ConnectionError | TimeoutError)
+    return package not in ("dflash_core", "tasks", "prefect")  # a time limit is a TimeoutError as well
 
 
 @contextlib.contextmanager

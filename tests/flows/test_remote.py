@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dflash_core.errors import DataError
+from dflash_core.errors import ConfigError, DataError
 from tasks import dvc_stages
 from tasks.pull import restore
+from tasks.this_run import TimeLimitReached
 
 
 def test_what_is_pushed_comes_back_by_its_digest(tmp_path: Path) -> None:
@@ -28,3 +29,25 @@ def test_what_is_pushed_comes_back_by_its_digest(tmp_path: Path) -> None:
     dvc_stages.fetch(digest, cache, project)
     with pytest.raises(DataError, match="no DVC remote"):
         restore(cache, digest, tmp_path / "again")
+
+
+class OfAStore(Exception):
+    """As boto's, in a package of its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [(ConnectionRefusedError(111, "refused"), ConfigError), (OfAStore("no such bucket"), ConfigError), (TimeLimitReached(), TimeLimitReached), (KeyError("x"), KeyError)],
+)
+def test_a_remote_that_is_away_is_one_sentence(error: Exception, seen: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    project, root = tmp_path / "project", tmp_path / "workspace"
+    (project / ".dvc").mkdir(parents=True)
+    (project / ".dvc/config").write_text("[core]\n remote = store\n['remote \"store\"']\n url = s3://bucket\n")
+    root.mkdir()
+    dvc_stages.init_repository(root, tmp_path / "cache")
+    monkeypatch.setattr(dvc_stages.Repo, "push", refuse)
+    with pytest.raises(seen, match="DVC's remote refuses" if seen is ConfigError else None):
+        dvc_stages.push(root, project)
