@@ -37,7 +37,7 @@ from tasks.shipping import KIND_TAG
 from tasks.tidying import SETTLED
 
 PROFILE = "stopped"
-STEPS = 140
+STEPS = 200  # of which a quiet machine does 10 in a second: what goes on after a stop must not be at its end by then
 FIRST_STEP = 40  # of the session that is stopped
 BEFORE_TRAINING = ("prepare", "bucket", "check-data", "features")
 MOST_RETRIES = 3  # of a run that has a time limit, which holds for each attempt
@@ -106,8 +106,8 @@ def stop_and_retry(place: Site, case: Case, limit_s: float | None, expected: dic
     workspace = place.workspace_of(PROFILE, run_id)
     wait_for(lambda: last_step(workspace) >= FIRST_STEP or place.state(run_id)[0] in FINAL, RUN_S, "training")
     before = {process for member in place.processes(run_id) for process in (member, *member.children(recursive=True))}
-    case.stop(place, run_id)
-    row = {"case": case.name, "processes": len(before)} | _after_stop(place, case, run_id, before)
+    since_s = case.stop(place, run_id) or 0.0
+    row = {"case": case.name, "processes": len(before)} | _after_stop(place, case, run_id, before, since_s)
     place.services("up")  # what was killed of them
     row["retries"] = _retry(place, case, run_id)
     run = place.client.read_flow_run(run_id)
@@ -138,16 +138,16 @@ def _undisturbed(place: Site) -> tuple[FlowRun, Path]:
     return run, place.workspace_of(PROFILE, run_id)
 
 
-def _after_stop(place: Site, case: Case, run_id: str, before: set[psutil.Process]) -> dict[str, Any]:
-    """After how many seconds the state was final and the processes were gone, and what is left."""
+def _after_stop(place: Site, case: Case, run_id: str, before: set[psutil.Process], since_s: float) -> dict[str, Any]:
+    """How many seconds after the stop, which was `since_s` ago, the state was final and the processes were gone, and what is left."""
     workspace = place.workspace_of(PROFILE, run_id)
 
     def left() -> set[psutil.Process]:
         return {process for process in before if runs(process)} | place.processes(run_id)
 
     completed_s = _finish(place, run_id) if case.goes_on else None
-    final = {"state": (lambda: place.state(run_id)[0] in FINAL, STATE_S), "gone": (lambda: not left(), ORPHAN_S)}
-    seconds = _seconds_until(final)
+    final = {"state": (lambda: place.state(run_id)[0] in FINAL, STATE_S - since_s), "gone": (lambda: not left(), ORPHAN_S - since_s)}
+    seconds = {what: late if late is None else round(late + since_s, 1) for what, late in _seconds_until(final).items()}
     return {
         "gone_after_s": seconds["gone"],
         "left": described(left()) if seconds["gone"] is None else [],

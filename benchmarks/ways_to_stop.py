@@ -13,6 +13,8 @@ import psutil
 from run_processes import flow_process, launcher_and_ranks
 from services_site import Site, read_pid
 
+UNHEARD_S = 30.0  # below the patience of a run that has been cancelled, after which it ends itself
+
 
 def set_state(place: Site, run_id: str, state: dict[str, str], force: bool) -> None:
     """What a button of the page sends; raises RuntimeError where the server refuses."""
@@ -86,10 +88,14 @@ def _miss_server(place: Site, run_id: str) -> None:
         _restart_server(place, run_id, away_s=100)
 
 
-def _cancel_after_restart(place: Site, run_id: str) -> None:
+def _cancel_after_absence(place: Site, run_id: str) -> float:
+    """The worker has given up listening by then; gives for how many seconds nobody has done anything about the cancel."""
     with _waiting_ranks(place, run_id):
-        _restart_server(place, run_id)
-    _cancel(place, run_id)
+        _restart_server(place, run_id, away_s=60)
+        _cancel(place, run_id)
+        asked = time.monotonic()
+        time.sleep(UNHEARD_S)
+        return time.monotonic() - asked
 
 
 @contextlib.contextmanager
@@ -108,10 +114,10 @@ def _waiting_ranks(place: Site, run_id: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Case:
-    """A way to stop, the state that the run must then show, and whether it goes on by itself instead."""
+    """A way to stop, which may give how many seconds ago that was, the state that the run must then show, and whether it goes on instead."""
 
     name: str
-    stop: Callable[[Site, str], None]
+    stop: Callable[[Site, str], float | None]
     state: str
     goes_on: bool = False
 
@@ -128,7 +134,7 @@ CASES = {
         Case("rank-killed", _kill_rank, "Failed"),
         Case("server-restarted", _restart_server, "Completed", goes_on=True),
         Case("server-away", _miss_server, "Completed", goes_on=True),
-        Case("restart-then-cancel", _cancel_after_restart, "Cancelled"),
+        Case("away-then-cancel", _cancel_after_absence, "Cancelled"),
         Case("node-lost", _lose_node, "Crashed"),
     )
 }
