@@ -91,7 +91,7 @@ def _take_back(run_id: UUID) -> None:
     with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # it is asked again soon
         states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)
         before = [state for state in states if state.is_running() or state.is_paused()]
-        if _is_guess(states[-1]):  # else a person has retried it meanwhile
+        if _is_guess(client.read_flow_run(run_id).state):  # else a person has retried it meanwhile; a node's clock may differ from the server's
             client.set_flow_run_state(run_id, before[-1].fresh_copy() if before else Running(), force=True)
 
 

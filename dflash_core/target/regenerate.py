@@ -45,7 +45,7 @@ def regenerate(
     the answer was cut at `max_new_tokens` tokens. What `prepare` would refuse is left out: a null byte, an answer that the chat
     template rewrites, a row that its closing tokens carry past the target's context. OUT.manifest.json beside it holds settings,
     counts, digests, and why which ids were left out;
-    OUT.parts/ holds finished batches until all are there. Where an earlier run's result for the same input verifies, it is kept.
+    OUT.parts/ holds finished batches until all are there. Where an earlier run's result for the same input verifies, it is kept as it is.
 
     Args:
         prompts_path: JSONL: {id, category, split?, prompt: str} or {..., messages: [{role, content}, ...]}.
@@ -122,6 +122,8 @@ def _load_tokenizer(target_dir: Path) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{target_dir} holds no tokenizer that can be loaded: {reason}. Complete the directory.") from None
+    if not tokenizer.is_fast:
+        raise DataError(f"the tokenizer in {target_dir} gives no character offsets, expected a fast one. Add its tokenizer.json.")
     if tokenizer.chat_template is None:
         raise DataError(f"the tokenizer in {target_dir} has no chat template; prompts can't be rendered. Use a chat model.")
     return tokenizer
