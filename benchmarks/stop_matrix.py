@@ -145,7 +145,7 @@ def _after_stop(place: Site, case: Case, run_id: str, before: set[psutil.Process
     def left() -> set[psutil.Process]:
         return {process for process in before if runs(process)} | place.processes(run_id)
 
-    completed_s = _finish(place, run_id) if case.goes_on else None
+    completed_s = _complete(place, run_id) if case.goes_on else None
     final = {"state": (lambda: place.state(run_id)[0] in FINAL, STATE_S - since_s), "gone": (lambda: not left(), ORPHAN_S - since_s)}
     seconds = {what: late if late is None else round(late + since_s, 1) for what, late in _seconds_until(final).items()}
     return {
@@ -197,6 +197,10 @@ def _start(place: Site, **more: Any) -> str:
         lock["stages"] = {name: lock["stages"][name] for name in BEFORE_TRAINING}
         file.write_text(json.dumps(published | {"lock": yaml.safe_dump(lock)}), encoding="utf-8")
     return place.start("train-drafter", {"profile": PROFILE, **more})
+
+
+def _complete(place: Site, run_id: str) -> float:
+    return wait_for(lambda: place.state(run_id)[0] == "COMPLETED", RUN_S, "the end of a run that goes on")
 
 
 def _finish(place: Site, run_id: str) -> float:

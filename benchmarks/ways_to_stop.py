@@ -14,6 +14,7 @@ from run_processes import flow_process, launcher_and_ranks
 from services_site import Site, read_pid
 
 UNHEARD_S = 30.0  # below the patience of a run that has been cancelled, after which it ends itself
+MOST_UNHEARD_S = 55.0
 
 
 def set_state(place: Site, run_id: str, state: dict[str, str], force: bool) -> None:
@@ -89,13 +90,17 @@ def _miss_server(place: Site, run_id: str) -> None:
 
 
 def _cancel_after_absence(place: Site, run_id: str) -> float:
-    """The worker has given up listening by then; gives for how many seconds nobody has done anything about the cancel."""
+    """The worker has given up listening by then. Gives the seconds that it took, with ranks that go on slowly: they would be at their end."""
     with _waiting_ranks(place, run_id):
         _restart_server(place, run_id, away_s=60)
         _cancel(place, run_id)
         asked = time.monotonic()
         time.sleep(UNHEARD_S)
-        return time.monotonic() - asked
+    while place.state(run_id)[0] == "CANCELLING" and time.monotonic() - asked < MOST_UNHEARD_S:
+        with contextlib.suppress(psutil.Error, ValueError, KeyError), _waiting_ranks(place, run_id):  # they may have ended
+            time.sleep(0.4)
+        time.sleep(0.1)
+    return time.monotonic() - asked
 
 
 @contextlib.contextmanager

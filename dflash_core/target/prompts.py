@@ -61,7 +61,7 @@ def _parse_prompt(line: str, where: str) -> Prompt:
     turns_are_text = isinstance(messages, list) and all(
         isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str) for turn in messages
     )
-    if not turns_are_text or not messages or ROLES.get(messages[-1]["role"]) != "user" or not messages[-1]["content"].strip() or "id" not in row:
+    if not turns_are_text or not messages or ROLES.get(messages[-1]["role"]) != "user" or not messages[-1]["content"].strip() or row.get("id") is None:
         raise DataError(
             f"{where} is {line[:80]!r}; expected an object with id, category and a prompt text (or messages that end with "
             "the user). Correct the line."

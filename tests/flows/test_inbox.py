@@ -172,6 +172,7 @@ def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
         ({"prompt": "\0"}, "null byte"),
         ({"prompt": "x", "split": "test"}, "unknown split"),
         ({"prompt": "x", "id": ""}, "the id ''"),
+        ({"prompt": "x", "id": None}, "expected an object with id"),
         ({"messages": [{"role": "bot", "content": "x"}, {"role": "user", "content": "x"}]}, "unknown role"),
         ({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]}, "alternate"),
     ],
