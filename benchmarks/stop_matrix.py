@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def _wrong(case: Case, row: dict[str, Any]) -> list[str]:
         "retries": (row["retries"] == 0) == case.goes_on,
         "after_retry": row["after_retry"] == "Completed",
         # One that its server took for lost while that was away is Crashed for a moment, and then Running once more.
-        "run_count": row["run_count"] == 1 + row["retries"] + (row["states"].count("Crashed") if case.goes_on else 0),
+        "run_count": row["run_count"] == 1 + row["retries"] + list(pairwise(row["states"])).count(("Crashed", "Running")),
         "resumed_from": row["resumed_from"][:1] == ([] if case.goes_on else [newest]) and all(row["resumed_from"]),
         "mlflow": row["mlflow"] == ["FINISHED"],
         "identical": row["identical"],
