@@ -1,5 +1,6 @@
 """A Prefect server, result storage and an MLflow database of their own for the tests of flows and tasks."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,14 @@ def uri(tmp_path: Path, empty_database: Path) -> str:
     """An MLflow database of this test's own; its artifacts lie beside it."""
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The profile's own conversations, with the id p1."""
+    row = {"id": "p1", "messages": [{"role": "user", "content": "Say p1."}, {"role": "assistant", "content": "p1"}]}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "own.jsonl"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

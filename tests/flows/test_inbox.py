@@ -1,9 +1,7 @@
-"""New prompts are answered once, versioned, and lost at no moment."""
+"""New prompts are answered once, and versioned, whatever is taken back, gone or stored elsewhere."""
 
-import gzip
 import hashlib
 import json
-import os
 import shutil
 import threading
 import time
@@ -19,6 +17,8 @@ from tasks import dvc_stages
 from tasks import inbox as inbox_module
 from tasks.inbox import collect, is_new_data, one_at_a_time
 
+from .toy_inbox import Target, write
+
 ABC = "900150983cd24fb0d6963f7d28e17f72"  # its hash
 
 
@@ -26,36 +26,6 @@ def lock_of(*files: Path) -> str:
     """Of a run that was made from files with this hash, and from code."""
     deps = [{"path": str(file), "md5": ABC} for file in (*files, Path("prepare.py"))]
     return yaml.safe_dump({"stages": {"prepare": {"deps": deps, "params": {"params.yaml": {"data": {"conversations": [*map(str, files)]}}}}}})
-
-
-def write(path: Path, *ids: str, text: str = "Say {}.") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"id": i, "prompt": text.format(i)}) + "\n" for i in ids))
-    return path
-
-
-class Target:
-    """Answers, and notes which ids it was asked for; what it says to `garbled` ids can't be read, and is left out."""
-
-    def __init__(self, *garbled: str) -> None:
-        self.asked: list[list[str]] = []
-        self.garbled = garbled
-
-    def __call__(self, prompts: Path, out: Path) -> None:
-        rows = [json.loads(line) for line in prompts.read_text().splitlines()]
-        self.asked.append([row["id"] for row in rows])
-        told = [row for row in rows if row["id"] not in self.garbled]
-        answered = [row | {"messages": [*row["messages"], {"role": "assistant", "content": "Yes."}]} for row in told]
-        out.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in answered).encode()))
-        out.with_name(f"{out.name}.manifest.json").write_text("{}")
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """The profile's own conversations, with the id p1."""
-    row = {"id": "p1", "messages": [{"role": "user", "content": "Say p1."}, {"role": "assistant", "content": "p1"}]}
-    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
-    return tmp_path / "own.jsonl"
 
 
 def test_only_what_is_new_is_answered(tmp_path: Path, own: Path) -> None:
@@ -144,20 +114,6 @@ def test_conversations_that_are_gone_come_back(tmp_path: Path, own: Path) -> Non
     assert (place / "conversations.dvc").read_text() == version and target.asked == [["p2"]], "an empty version would replace it"
 
 
-@pytest.mark.parametrize("left", ["", '{"id": "p2", "prompt": "Say p2."}\n', '{"id": "p2", "pro'])
-def test_a_batch_whose_prompts_a_lost_node_has_cut_begins_anew(tmp_path: Path, own: Path, left: str) -> None:
-    def lost(prompts: Path, out: Path) -> None:
-        prompts.write_text(left)
-        raise KeyboardInterrupt
-
-    target, inbox = Target(), tmp_path / "inbox"
-    write(inbox / "a.jsonl", "p2", "p3")
-    with pytest.raises(KeyboardInterrupt):
-        collect(inbox, tmp_path / "collected", [own], lost, tmp_path / "cache")
-    collect(inbox, tmp_path / "collected", [own], target, tmp_path / "cache")
-    assert target.asked == [["p2", "p3"]] and len(list((inbox / "taken").iterdir())) == 1
-
-
 def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
     for name in (".a.jsonl.x7Qd", ".b.jsonl", "c.jsonl.part"):
         write(tmp_path / "inbox" / name, "p2")
@@ -188,90 +144,6 @@ def test_what_no_later_night_could_read_is_refused_before_it_is_answered(tmp_pat
 
 def test_no_inbox_is_nothing_new(tmp_path: Path, own: Path) -> None:
     assert collect(tmp_path / "none", tmp_path / "collected", [own], Target(), tmp_path / "cache") == [own]
-
-
-def test_who_is_killed_while_the_target_answers_goes_on_with_the_same_batch(tmp_path: Path, own: Path) -> None:
-    outs: list[Path] = []
-
-    def killed(prompts: Path, out: Path) -> None:
-        outs.append(out)
-        raise KeyboardInterrupt
-
-    write(tmp_path / "inbox/a.jsonl", "p2")
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            collect(tmp_path / "inbox", tmp_path / "collected", [own], killed, tmp_path / "cache")
-    assert outs[0] == outs[1] and (tmp_path / "inbox/a.jsonl").exists()
-
-
-def test_who_is_killed_before_the_answers_are_versioned_versions_them_next(tmp_path: Path, own: Path) -> None:
-    def killed(prompts: Path, out: Path) -> None:
-        Target()(prompts, out)
-        raise KeyboardInterrupt
-
-    place = tmp_path / "collected"
-    write(tmp_path / "inbox/a.jsonl", "p2")
-    with pytest.raises(KeyboardInterrupt):
-        collect(tmp_path / "inbox", place, [own], killed, tmp_path / "cache")
-    assert not (place / "conversations.dvc").exists()
-    target = Target()
-    collect(tmp_path / "inbox", place, [own], target, tmp_path / "cache")
-    assert (place / "conversations.dvc").exists() and not target.asked
-
-
-def test_who_is_killed_between_the_answers_and_their_manifest_goes_on_with_that_batch(tmp_path: Path, own: Path) -> None:
-    target, place, inbox, outs = Target("p4"), tmp_path / "collected", tmp_path / "inbox", []
-
-    def killed(prompts: Path, out: Path) -> None:
-        outs.append(out)
-        target(prompts, out)
-        out.with_name(f"{out.name}.manifest.json").unlink()
-        out.with_name(f"{out.name}.parts").mkdir()
-        out.with_name(f"{out.name}.parts").joinpath("part.jsonl").write_text("{}")
-        raise KeyboardInterrupt
-
-    def goes_on(prompts: Path, out: Path) -> None:
-        outs.append(out)
-        target(prompts, out)
-
-    write(inbox / "a.jsonl", "p2", "p4")
-    with pytest.raises(KeyboardInterrupt):
-        collect(inbox, place, [own], killed, tmp_path / "cache")
-    write(inbox / "b.jsonl", "p3", "p4")
-    collect(inbox, place, [own], goes_on, tmp_path / "cache")
-    assert target.asked == [["p2", "p4"], ["p2", "p4"], ["p3"]] and outs[0] == outs[1] != outs[2]
-    whole = {f"{out.name}{ending}" for out in outs for ending in ("", ".manifest.json")}
-    assert {path.name for path in (place / "conversations").iterdir()} == whole and not outs[0].parent.exists()
-
-
-@pytest.mark.parametrize("moves", [0, 1, 2])
-def test_who_is_killed_while_a_batch_is_brought_in_has_it_next(tmp_path: Path, own: Path, moves: int) -> None:
-    target, real, left = Target(), os.replace, iter(range(moves))
-    inbox, place = tmp_path / "inbox", tmp_path / "collected"
-
-    def dies(*args: Path) -> None:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        real(*args)
-
-    write(inbox / "a.jsonl", "p2")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        collect(inbox, place, [own], lambda *args: (target(*args), patch.setattr(os, "replace", dies)), tmp_path / "cache")
-    write(inbox / "b.jsonl", "p2")
-    both = collect(inbox, place, [own], target, tmp_path / "cache")
-    assert target.asked == [["p2"]] and len(both) == 2 and len(list((place / "conversations").iterdir())) == 2
-
-
-def test_a_batch_that_was_begun_is_dropped_with_its_prompts(tmp_path: Path, own: Path) -> None:
-    def killed(prompts: Path, out: Path) -> None:
-        raise KeyboardInterrupt
-
-    file, target = write(tmp_path / "inbox/a.jsonl", "p2", "p3"), Target()
-    with pytest.raises(KeyboardInterrupt):
-        collect(file.parent, tmp_path / "collected", [own], killed, tmp_path / "cache")
-    write(file, "p3")
-    collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
-    assert target.asked == [["p3"]]
 
 
 def test_a_file_that_comes_while_the_target_answers_waits(tmp_path: Path, own: Path) -> None:
