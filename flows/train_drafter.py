@@ -13,6 +13,7 @@ from tasks.command_line import exit_code_of
 from tasks.data_gate import check_data
 from tasks.forms import NO_CHANGES, Minutes, Profile, TrainingChanges, WorkspaceName
 from tasks.proof import prove
+from tasks.publication import begin_own_run
 from tasks.stages import has_changed, run_stage, store_outputs
 from tasks.summary import print_summary
 from tasks.this_run import default_workspace, time_limit
@@ -61,11 +62,12 @@ def run_chain(place: Workspace, force: bool = False) -> dict[str, Any]:
     """Every stage of a workspace that isn't up to date; what completes is where the next run of its line starts."""
     with in_use(place.root):
         if force or has_changed(place):
+            run_stage(place, "prepare", force)
+            run_stage(place, "bucket", force)
+            check_data(place, force)
+            run_stage(place, "features", force)
+            begin_own_run(place.root, place.config.run_dir, force)
             with tracked(place) as tracker:
-                run_stage(place, "prepare", force)
-                run_stage(place, "bucket", force)
-                check_data(place, force)
-                run_stage(place, "features", force)
                 train(place, tracker, force)
                 prove(place, tracker, force)
                 run_stage(place, "evaluate", force)

@@ -2,7 +2,7 @@
 
 A line is what goes on from night to night: a profile, or a profile with certain changes. The workspace of a new run starts from
 its line's publication: outputs come out of the shared cache, so that DVC finds unchanged stages up to date. Features, which
-are not cached, are linked from the workspace that published, and so is the run's directory as long as train needn't run again.
+are not cached, are linked from the workspace that published, and so is the run's directory until train must run again.
 """
 
 import contextlib
@@ -99,6 +99,24 @@ def start_from_published(root: Path, run_dir: Path, *lines: str) -> str | None:
             (root / STARTING).unlink()
             return line
     return None
+
+
+def forget_lost_run(root: Path, run_dir: Path) -> None:
+    """Where a linked run is gone with its workspace, train must run again: there is nothing to prove, promote or go on with."""
+    link, lock = root / run_dir, root / "dvc.lock"
+    if link.is_symlink() and not link.exists():
+        temporary = lock.with_suffix(".tmp")
+        temporary.write_text(dvc_stages.lock_without(lock.read_text(encoding="utf-8"), "train"), encoding="utf-8")
+        os.replace(temporary, lock)
+        link.unlink()  # last, for the link is what tells
+
+
+def begin_own_run(root: Path, run_dir: Path, force: bool) -> None:
+    """Where train must run, a linked run is another one's: it is neither gone on with nor written to."""
+    link = root / run_dir
+    # Only now: DVC doesn't know that train must run before the stages that it depends on have run.
+    if link.is_symlink() and (force or not dvc_stages.is_up_to_date(root, "train")):
+        link.unlink()
 
 
 def _start_from(root: Path, run_dir: Path, publication: Publication) -> None:

@@ -20,7 +20,7 @@ from dflash_core.config import Config, load_config, parse_config
 from dflash_core.errors import ConfigError
 from tasks.dvc_stages import init_repository
 from tasks.from_registry import is_named, with_files
-from tasks.publication import STARTING, Publication, line_of, must_start, publish, start_from_published
+from tasks.publication import STARTING, Publication, forget_lost_run, line_of, must_start, publish, start_from_published
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORKSPACES = PROJECT / "workspaces"
@@ -102,6 +102,7 @@ def make_workspace(
         if not from_nothing and must_start(root):
             start_from_published(root, config.run_dir, *lines, profile)
         (root / STARTING).unlink(missing_ok=True)
+        forget_lost_run(root, config.run_dir)
     return Workspace(root=root, config=config, line=lines[0])
 
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from dflash_core.errors import ConfigError
 from tasks import dvc_stages
-from tasks.publication import Publication, line_of, must_start, publish, start_from_published
+from tasks.publication import Publication, begin_own_run, forget_lost_run, line_of, must_start, publish, start_from_published
 from tasks.workspace import PROJECT, open_workspace
 
 RUN_DIR = Path("runs/one")
@@ -69,6 +69,37 @@ def test_a_changed_parameter_leaves_what_comes_before_it(tmp_path: Path, publish
     start_from_published(root, RUN_DIR, "demo")
     assert dvc_stages.is_up_to_date(root, "features") and not dvc_stages.is_up_to_date(root, "train")
     assert not (root / RUN_DIR).exists(), "a training that must run finds no finished run in its place"
+
+
+def test_what_comes_before_train_may_make_it_run_in_a_run_of_its_own(tmp_path: Path, published: Path) -> None:
+    root = workspace(tmp_path, "second")
+    (tmp_path / "workspaces/data").write_text("other data")
+    start_from_published(root, RUN_DIR, "demo")
+    begin_own_run(root, RUN_DIR, force=False)
+    assert (root / RUN_DIR).is_symlink() and dvc_stages.changed_stages(root) == {"features"}, "as long as train may stay as it is"
+    shutil.rmtree(root / "build/features")
+    (root / "build/features").mkdir()
+    (root / "build/features/shard").write_text("other numbers")
+    dvc_stages.commit_outputs(root, "features")
+    begin_own_run(root, RUN_DIR, force=False)
+    assert not (root / RUN_DIR).exists() and (published / RUN_DIR / "train_log.jsonl").exists()
+
+
+def test_a_forced_training_is_no_linked_run(tmp_path: Path, published: Path) -> None:
+    root = workspace(tmp_path, "second")
+    start_from_published(root, RUN_DIR, "demo")
+    begin_own_run(root, RUN_DIR, force=True)
+    assert not (root / RUN_DIR).exists() and (published / RUN_DIR).is_dir()
+
+
+def test_a_linked_run_that_is_gone_is_trained_again(tmp_path: Path, published: Path) -> None:
+    root = workspace(tmp_path, "second")
+    start_from_published(root, RUN_DIR, "demo")
+    forget_lost_run(root, RUN_DIR)
+    assert not dvc_stages.changed_stages(root) and (root / RUN_DIR).is_dir(), "it is there"
+    shutil.rmtree(published)
+    forget_lost_run(root, RUN_DIR)
+    assert dvc_stages.changed_stages(root) == {"train"} and not (root / RUN_DIR).is_symlink()
 
 
 def test_what_is_gone_is_done_again(tmp_path: Path, published: Path) -> None:

@@ -85,7 +85,21 @@ def test_the_chain_ends_with_a_report_and_is_not_done_twice(
     assert {path.name: path.stat().st_mtime_ns for path in (root / "logs").iterdir()} == output, "a stage that is up to date ran again"
 
     _refuses_bad_input(params)
+    _trains_on_new_data(params)
     assert network.outside() == []
+
+
+def _trains_on_new_data(params: Path) -> None:
+    """As on a night with new prompts: DVC finds only the first stages changed, before they have run."""
+    more = (PROJECT / "data/smoke.jsonl").read_text().splitlines()[40:44]
+    with (params.parent / "conversations.jsonl").open("a") as file:
+        file.write("\n".join(more) + "\n")
+    first = params.parent / "workspaces/tiny/runs/tiny"
+    before = {path: path.stat().st_mtime_ns for path in first.rglob("*")}
+    module.train_drafter(str(params), "second")
+    second = params.parent / "workspaces/second/runs/tiny"
+    assert second.resolve() == second and (second / "checkpoints/step-00000004").is_dir()
+    assert {path: path.stat().st_mtime_ns for path in first.rglob("*")} == before, "the published run is another one's"
 
 
 def _refuses_bad_input(params: Path) -> None:
