@@ -17,6 +17,7 @@ from dflash_core.errors import ConfigError
 
 READY_SECONDS = 180.0  # a first start on a busy machine makes a database
 STOP_SECONDS = 20.0
+CHILDREN_SECONDS = 50.0  # a training has 20 s to save (tasks/launch.py), and its run has its state to tell
 POLL_SECONDS = 0.2
 # Loopback is asked past any proxy that the environment names.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -32,7 +33,7 @@ class Daemon:
         ready_url: answers 200 when it is ready; None: it needn't be waited for.
         user: whose process it is; None: ours.
         stop_signal: what it is asked to end with.
-        children_first: its children are asked to end before it, and it ends with them.
+        children_first: its children are asked to end, and have ended, before it is asked.
     """
 
     name: str
@@ -106,19 +107,45 @@ class Daemon:
         process = self.process()
         if process is not None:
             family = process.children(recursive=True)
-            process.send_signal(self.stop_signal)
-            for child in process.children() if self.children_first else []:
-                _signal(child, signal.SIGTERM)
-            _, alive = psutil.wait_procs([process, *family], timeout=STOP_SECONDS + 30 * self.children_first)
+            if self.children_first:
+                self._end_after_children(process)
+            else:
+                process.send_signal(self.stop_signal)
+            _, alive = psutil.wait_procs([process, *family], timeout=STOP_SECONDS)
             for late in alive:
                 _signal(late, signal.SIGKILL)
             psutil.wait_procs(alive, timeout=STOP_SECONDS)  # until they are gone, and what they held with them
         self.pid_file.unlink(missing_ok=True)
         return process is not None
 
+    def _end_after_children(self, process: psutil.Process) -> None:
+        """Suspended, it neither starts another child nor ends with those it has before they have told how they ended."""
+        process.suspend()
+        try:
+            _end(process.children())
+            process.send_signal(self.stop_signal)
+        finally:
+            process.resume()
+
     def _last_line(self) -> str:
         lines = self.log_file.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing.")
+
+
+def _end(children: list[psutil.Process]) -> None:
+    for child in children:
+        _signal(child, signal.SIGTERM)
+    deadline = time.monotonic() + CHILDREN_SECONDS
+    while any(map(_runs, children)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Not waited for by a parent that is suspended, one that has ended is a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _answers(url: str) -> bool:

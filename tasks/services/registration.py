@@ -1,4 +1,4 @@
-"""Tells Prefect's server of work pools, deployments and automations; again and again with the same result."""
+"""Tells Prefect's server of work pools, deployments and automations, and of runs to be missed; again and again with the same result."""
 
 import subprocess
 import sys
@@ -11,6 +11,7 @@ from prefect.workers.process import ProcessWorker
 
 from dflash_core.errors import ConfigError
 from tasks.launch import stage_environment
+from tasks.open_runs import expect_signs_of_life
 from tasks.services.automations import all_automations, put_automation, put_webhook
 from tasks.services.machine import GPU_POOL, LIGHT_POOL, Machine
 from tasks.workspace import PROJECT
@@ -20,7 +21,7 @@ POOL_LIMITS = {GPU_POOL: 1, LIGHT_POOL: None}
 
 
 def register(machine: Machine, webhook: str | None = None) -> None:
-    """Make or update everything.
+    """Make or update everything, and have runs missed that a node has left open which went down with the server.
 
     Raises:
         ConfigError: prefect.yaml is refused.
@@ -32,6 +33,7 @@ def register(machine: Machine, webhook: str | None = None) -> None:
         block = put_webhook(webhook) if webhook else None
         for automation in all_automations(client, machine.heartbeat_seconds, block):
             put_automation(client, automation)
+        expect_signs_of_life(client)
 
 
 def _put_pool(client: SyncPrefectClient, name: str, limit: int | None) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,38 @@ def test_what_it_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.Monkey
         pass
     family.stop()
     assert not any(psutil.pid_exists(child.pid) and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_a_worker_ends_after_its_runs_have_told_how_they_ended(tmp_path: Path) -> None:
+    """As Prefect's does: it kills its run when it ends, and starts another where one has ended."""
+    (tmp_path / "run.py").write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "place, worker = pathlib.Path(sys.argv[1]), os.getppid()\n"
+        "def end(*_):\n"
+        "    time.sleep(0.5)\n"
+        "    (place / 'told').write_text('in time' if os.getppid() == worker else 'alone')\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "(place / f'begun-{os.getpid()}').touch()\n"
+        "time.sleep(60)\n"
+    )
+    (tmp_path / "worker.py").write_text(
+        "import signal, subprocess, sys\n"
+        "def end(*_):\n"
+        "    run.kill()\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "while True:\n"
+        "    run = subprocess.Popen([sys.executable, sys.argv[1] + '/run.py', sys.argv[1]])\n"
+        "    run.wait()\n"
+    )
+    command = (sys.executable, str(tmp_path / "worker.py"), str(tmp_path))
+    worker = Daemon(name="worker", command=command, directory=tmp_path, children_first=True)
+    worker.start()
+    while not list(tmp_path.glob("begun-*")):
+        time.sleep(0.01)
+    assert worker.stop() and worker.process() is None
+    assert (tmp_path / "told").read_text() == "in time" and len(list(tmp_path.glob("begun-*"))) == 1
 
 
 def test_a_foreign_program_in_its_place_is_named(tmp_path: Path, url: str) -> None:
