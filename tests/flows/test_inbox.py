@@ -121,27 +121,6 @@ def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
     assert len(list((tmp_path / "inbox").iterdir())) == 3
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"prompt": "\ud83d"}, "half a surrogate pair"),
-        ({"prompt": "\0"}, "null byte"),
-        ({"prompt": "x", "split": "test"}, "unknown split"),
-        ({"prompt": "x", "id": ""}, "the id ''"),
-        ({"prompt": "x", "id": None}, "expected an object with id"),
-        ({"messages": [{"role": "bot", "content": "x"}, {"role": "user", "content": "x"}]}, "unknown role"),
-        ({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]}, "alternate"),
-    ],
-)
-def test_what_no_later_night_could_read_is_refused_before_it_is_answered(tmp_path: Path, own: Path, row: dict[str, object], said: str) -> None:
-    target = Target()
-    write(tmp_path / "inbox/a.jsonl", "p2")
-    (tmp_path / "inbox/b.jsonl").write_text(json.dumps({"id": "p3"} | row) + "\n")
-    with pytest.raises(DataError, match=rf"b.jsonl line 1.*{said}"):
-        collect(tmp_path / "inbox", tmp_path / "collected", [own], target, tmp_path / "cache")
-    assert not target.asked
-
-
 def test_no_inbox_is_nothing_new(tmp_path: Path, own: Path) -> None:
     assert collect(tmp_path / "none", tmp_path / "collected", [own], Target(), tmp_path / "cache") == [own]
 
@@ -156,13 +135,6 @@ def test_a_file_that_comes_while_the_target_answers_waits(tmp_path: Path, own: P
     target = Target()
     collect(tmp_path / "inbox", tmp_path / "collected", [own], target, tmp_path / "cache")
     assert target.asked == [["p3"]]
-
-
-def test_an_id_stands_for_one_text(tmp_path: Path, own: Path) -> None:
-    write(tmp_path / "inbox/a.jsonl", "p1", text="Sing {}.")
-    with pytest.raises(DataError, match="one text an id"):
-        collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache")
-    assert (tmp_path / "inbox/a.jsonl").exists()
 
 
 def test_a_prompt_is_asked_as_prepare_reads_it(tmp_path: Path, own: Path) -> None:
@@ -200,18 +172,6 @@ def test_two_nights_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.
     for thread in threads:
         thread.join()
     assert order == ["in", "out"] * 2
-
-
-def test_a_text_is_in_one_split(tmp_path: Path, own: Path) -> None:
-    """Else prepare would refuse the answers, each night anew."""
-    target, file = Target(), tmp_path / "inbox/a.jsonl"
-    file.parent.mkdir()
-    file.write_text(json.dumps({"id": "p2", "prompt": "Hm?", "split": "train"}) + "\n")
-    collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
-    file.write_text(json.dumps({"id": "p3", "prompt": "Hm?", "split": "heldout"}) + "\n")
-    with pytest.raises(DataError, match="a.jsonl has the prompt 'p3' in heldout.*in train already"):
-        collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
-    assert target.asked == [["p2"]]
 
 
 def test_data_are_new_until_a_run_of_them_is_published(tmp_path: Path) -> None:
