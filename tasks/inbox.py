@@ -95,17 +95,29 @@ def _conversations(place: Path, cache: Path) -> Path:
     """The directory; where it is gone, as its version names it, since to take a batch back is to remove files and not all.
 
     Raises:
-        DataError: neither DVC's cache nor its remote has the whole of it.
+        DataError: neither DVC's cache nor its remote has the whole of it, or a lost node has left the pointer in part.
     """
     conversations, pointer, partial = place / CONVERSATIONS, place / f"{CONVERSATIONS}.dvc", place / f".{CONVERSATIONS}"
     place.mkdir(parents=True, exist_ok=True)
     dvc_stages.init_repository(place, cache)
     if pointer.exists() and not conversations.exists():
         shutil.rmtree(partial, ignore_errors=True)
-        (output,) = yaml.safe_load(pointer.read_text(encoding="utf-8"))["outs"]
-        os.replace(from_cache(output["md5"], cache, partial), conversations)
+        if (version := _version_in(pointer)) is None:
+            raise DataError(
+                f"{pointer} is cut short, at {pointer.stat().st_size} bytes, and {conversations} is gone. Bring that directory back from a copy, "
+                f"or remove the pointer to begin anew, and move {place}/*.jsonl into the inbox to have all answered again."
+            )
+        os.replace(from_cache(version, cache, partial), conversations)
     conversations.mkdir(exist_ok=True)
     return conversations
+
+
+def _version_in(pointer: Path) -> str | None:
+    """None where DVC was killed, or its node lost, while it wrote the pointer: the path is its last line."""
+    with contextlib.suppress(yaml.YAMLError, ValueError, LookupError, TypeError):
+        (output,) = yaml.safe_load(pointer.read_bytes())["outs"]
+        return output["md5"] if output["path"] == CONVERSATIONS else None
+    return None
 
 
 def _batches(answering: Path, new: Sequence[Prompt]) -> list[Path]:
@@ -147,9 +159,11 @@ def _version(place: Path) -> None:
 
     A note says what has been stored in which remote, which isn't asked each night: it may be slow, or away.
     """
-    note = place / STORED
-    if not any((place / CONVERSATIONS).iterdir()) and not (place / f"{CONVERSATIONS}.dvc").exists():
+    note, pointer = place / STORED, place / f"{CONVERSATIONS}.dvc"
+    if not any((place / CONVERSATIONS).iterdir()) and not pointer.exists():
         return
+    if pointer.exists() and _version_in(pointer) is None:
+        pointer.unlink()  # DVC refuses it
     stored = f"{dvc_stages.add_output(place, CONVERSATIONS)} {dvc_stages.remote_url(PROJECT)}"
     if (not note.exists() or note.read_text(encoding="utf-8") != stored) and dvc_stages.push(place, PROJECT) is not None:
         note.write_text(stored, encoding="utf-8")

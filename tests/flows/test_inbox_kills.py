@@ -1,10 +1,12 @@
 """A night that is killed at any moment, or loses its node, leaves a batch that the next one goes on with."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from dflash_core.errors import DataError
 from tasks.inbox import collect
 
 from .toy_inbox import Target, write
@@ -106,3 +108,23 @@ def test_a_batch_that_was_begun_is_dropped_with_its_prompts(tmp_path: Path, own:
     write(file, "p3")
     collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
     assert target.asked == [["p3"]]
+
+
+@pytest.mark.parametrize("left", [0, 3, 17, -10])
+def test_a_pointer_that_a_lost_node_has_cut_is_written_anew_or_named(tmp_path: Path, own: Path, left: int) -> None:
+    target, place = Target(), tmp_path / "collected"
+    pointer = place / "conversations.dvc"
+    write(tmp_path / "inbox/a.jsonl", "p2")
+    files = collect(tmp_path / "inbox", place, [own], target, tmp_path / "cache")
+    whole = pointer.read_text()
+    pointer.write_text(whole[:left])
+    assert collect(tmp_path / "inbox", place, [own], target, tmp_path / "cache") == files and pointer.read_text() == whole
+    pointer.write_text(whole[:left])
+    shutil.rmtree(place / "conversations")
+    for _ in range(2):
+        with pytest.raises(DataError, match="conversations.dvc is cut short.*conversations is gone. Bring .* or remove the pointer"):
+            collect(tmp_path / "inbox", place, [own], target, tmp_path / "cache")
+    pointer.unlink()
+    for file in place.glob("*.jsonl"):
+        file.rename(tmp_path / "inbox" / file.name)
+    assert collect(tmp_path / "inbox", place, [own], target, tmp_path / "cache") == files and target.asked == [["p2"], ["p2"]]
