@@ -83,7 +83,7 @@ def _jsonl_rows(path: Path) -> Iterator[Record]:
                 line = line.removeprefix(UTF8_BOM)
             text = _decode(line, where).strip(" \t\r\n")
             if text:
-                yield Record(where, _as_object(_parse(text, where), where))
+                yield Record(where, _as_object(parse_json(text, where), where))
 
 
 def _json_rows(path: Path) -> Iterator[Record]:
@@ -96,7 +96,7 @@ def _json_rows(path: Path) -> Iterator[Record]:
     if text[0] == "{" and _holds_several_values(text):
         yield from _jsonl_rows(path)
         return
-    rows = _parse(text, str(path))
+    rows = parse_json(text, str(path))
     if not isinstance(rows, list):
         raise DataError(
             f"{path} holds one JSON {_name(rows)}, expected an array of conversations. "
@@ -142,14 +142,16 @@ def _decode(data: bytes, where: str) -> str:
         ) from None
 
 
-def _parse(text: str, where: str) -> object:
+def parse_json(text: str, where: str) -> object:
+    """One JSON value. Raises DataError for what isn't one, NaN, and what Python refuses: thousands of digits, or of levels."""
+
     def refuse_constant(name: str) -> NoReturn:
         raise DataError(f"{where} holds {name}, which is not JSON; expected text, numbers or null. Write null or drop the key.")
 
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
-        raise DataError(f"{where} is nested too deeply, expected a flat conversation row. Drop the row.") from None
+        raise DataError(f"{where} is nested too deeply, expected a flat row. Drop the row.") from None
     except ValueError as error:
         raise DataError(f"{where} is broken JSON ({_one_line(error)}), expected one whole value. Correct the file.") from None
 

@@ -1,7 +1,6 @@
-"""Reads prompt files: JSONL with an id, a category and a prompt (or messages that end with the user) a line."""
+"""Reads prompt files: JSONL with an id and a prompt (or messages that end with the user) a line."""
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.data.conversations import check_order, conversation_of
-from dflash_core.data.records import Record
+from dflash_core.data.records import Record, parse_json
 from dflash_core.data.spellings import ROLES, Turn
 from dflash_core.errors import DataError
 
@@ -51,10 +50,7 @@ def read_prompts(path: Path) -> Iterator[Prompt]:
 
 
 def _parse_prompt(line: str, where: str) -> Prompt:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where} is not JSON ({error.msg} at column {error.colno}). Correct the line.") from None
+    row = parse_json(line, where)
     messages = row.get("messages") if isinstance(row, dict) else None
     if isinstance(row, dict) and messages is None and isinstance(row.get("prompt"), str):
         messages = [{"role": "user", "content": row["prompt"]}]
@@ -63,8 +59,7 @@ def _parse_prompt(line: str, where: str) -> Prompt:
     )
     if not turns_are_text or not messages or ROLES.get(messages[-1]["role"]) != "user" or not messages[-1]["content"].strip() or row.get("id") is None:
         raise DataError(
-            f"{where} is {line[:80]!r}; expected an object with id, category and a prompt text (or messages that end with "
-            "the user). Correct the line."
+            f"{where} is {line[:80]!r}; expected an object with id and a prompt text (or messages that end with the user). Correct the line."
         )
     turns = _checked_turns(row, messages, where)
     asked = tuple({"role": turn.role, "content": turn.content} for turn in turns)
@@ -75,10 +70,11 @@ def _checked_turns(row: dict[str, Any], messages: list[dict[str, str]], where: s
     """The turns as a conversation has them, for `prepare` renders those: a `human` is asked as a user.
 
     Raises:
-        DataError: what nothing would read once it is answered: an unknown split or role, turns out of order, a null byte.
+        DataError: what nothing would read once it is answered: an id that is neither text nor a whole number, an unknown split or
+            role, turns out of order, a null byte.
     """
     turns = [*({"role": turn["role"], "content": turn["content"]} for turn in messages), {"role": "assistant", "content": "answer"}]
-    tree = {"id": str(row["id"]), "split": row.get("split"), "category": str(row.get("category", "")), "messages": turns}
+    tree = {"id": row["id"], "split": row.get("split"), "category": str(row.get("category", "")), "messages": turns}
     conversation = conversation_of(Record(where, tree))
     check_order(conversation.turns, where)
     return conversation.turns[:-1]
