@@ -9,6 +9,10 @@ class DflashError(Exception):
 
     exit_code = 2
 
+    def __str__(self) -> str:
+        """A file's name in it that isn't UTF-8 is written with escapes: neither Prefect nor a terminal would take it."""
+        return super().__str__().encode(errors="backslashreplace").decode()
+
 
 class ConfigError(DflashError):
     """The configuration is not valid, or contradicts itself."""

@@ -33,6 +33,7 @@ from tasks.workspace import PROJECT, configuration_of
 COLLECTED = PROJECT / "collected"
 CONVERSATIONS, ANSWERING, STORED = "conversations", "answering", "stored.txt"
 MANIFEST_ENDING = ".gz.manifest.json"
+NAME_BYTES = 255  # of a file, on Linux
 Answer = Callable[[Path, Path], None]
 
 
@@ -72,6 +73,7 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
     """Answer what is new in `inbox` into `place` and version it; gives `own` and all collected files.
 
     Raises:
+        ConfigError: the inbox is a file.
         DataError: a line of the inbox can't be read, gives another text to a known id, or has a text in two splits; nothing is then
             taken in.
     """
@@ -87,7 +89,7 @@ def collect(inbox: Path, place: Path, own: Sequence[Path], answer: Answer, cache
     for path, digest in waiting.items():
         (inbox / "taken").mkdir(exist_ok=True)
         if path.is_file() and _md5(path) == digest:  # else it has come while the target answered, and waits for the next run
-            os.replace(path, inbox / "taken" / f"{digest[:8]}-{path.name}")
+            os.replace(path, inbox / "taken" / _taken_name(path, digest))
     return [*own, *_collected(conversations)]
 
 
@@ -170,9 +172,21 @@ def _version(place: Path) -> None:
 
 
 def _prompt_files(inbox: Path) -> list[Path]:
-    """What is whole by its name: a copy that goes on is .a.jsonl.x7Qd to rsync, a.jsonl.part to a browser."""
+    """What is whole by its name: a copy that goes on is .a.jsonl.x7Qd to rsync, a.jsonl.part to a browser.
+
+    Raises:
+        ConfigError: the inbox is a file. One that isn't there is as good as empty: nobody has put anything in yet.
+    """
+    if inbox.exists() and not inbox.is_dir():
+        raise ConfigError(f"{inbox} is a file, expected a directory of prompt files. Correct the inbox.")
     found = [*inbox.glob("*.jsonl"), *inbox.glob("*.jsonl.gz")]
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+
+
+def _taken_name(path: Path, digest: str) -> str:
+    """Unlike that of another file of the name; the end of the name where there is no room for all, without what isn't UTF-8."""
+    before = f"{digest[:8]}-"
+    return before + os.fsencode(path.name)[len(before) - NAME_BYTES :].decode(errors="ignore")
 
 
 def is_new_data(directory: Path, line: str, files: Sequence[str]) -> bool:

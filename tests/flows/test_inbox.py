@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import threading
 import time
@@ -119,6 +120,16 @@ def test_a_copy_that_goes_on_waits(tmp_path: Path, own: Path) -> None:
         write(tmp_path / "inbox" / name, "p2")
     assert collect(tmp_path / "inbox", tmp_path / "collected", [own], Target(), tmp_path / "cache") == [own]
     assert len(list((tmp_path / "inbox").iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", [f"{'a' * 249}.jsonl", f"{'ä' * 124}.jsonl", os.fsdecode(b"caf\xe9.jsonl")])
+def test_whatever_the_name_of_a_file_it_is_taken_once(tmp_path: Path, own: Path, name: str) -> None:
+    target, file = Target(), write(tmp_path / "inbox" / name, "p2")
+    for _ in range(2):
+        collect(file.parent, tmp_path / "collected", [own], target, tmp_path / "cache")
+    (taken,) = (file.parent / "taken").iterdir()
+    assert not file.exists() and target.asked == [["p2"]]
+    assert taken.name.endswith("a.jsonl" if name.startswith("a") else ".jsonl") and taken.name.encode()
 
 
 def test_no_inbox_is_nothing_new(tmp_path: Path, own: Path) -> None:

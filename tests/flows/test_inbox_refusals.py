@@ -1,11 +1,12 @@
 """What an inbox may not hold: it is refused before anything is answered, with the file and what to do."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from dflash_core.errors import DataError
+from dflash_core.errors import ConfigError, DataError
 from tasks.inbox import collect
 
 from .toy_inbox import Target, write
@@ -44,6 +45,20 @@ def prompt(name: str, *turns: tuple[str, str], **keys: str) -> str:
 
 
 FIRST, SECOND = ("user", "Say it."), (("assistant", "It."), ("user", "Again."))
+
+
+@pytest.mark.parametrize("said", ["1" * 5000, "[" * 100_000])
+def test_a_file_that_is_refused_is_named_whatever_its_name(tmp_path: Path, own: Path, said: str) -> None:
+    file = write(tmp_path / "inbox" / os.fsdecode(b"caf\xe9.jsonl"), "p2")
+    file.write_text(file.read_text() + f'{{"id": {said}')
+    with pytest.raises(DataError) as refused:
+        collect(file.parent, tmp_path / "collected", [own], Target(), tmp_path / "cache")
+    assert r"caf\udce9.jsonl line 2 is" in str(refused.value).encode().decode()
+
+
+def test_a_file_is_no_inbox(tmp_path: Path, own: Path) -> None:
+    with pytest.raises(ConfigError, match="own.jsonl is a file, expected a directory"):
+        collect(own, tmp_path / "collected", [own], Target(), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("garbled", [(), ("p2",)], ids=["answered", "left out"])
