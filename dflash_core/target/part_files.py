@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def generate_parts(
     """Compute the missing batches, here or in `workers` processes, with a progress line on stderr.
 
     Raises:
-        RuntimeError: a worker died; what it had finished is kept.
+        OSError: a full disk, say, whether here or in a worker.
+        RuntimeError: a worker died of anything else; what it had finished is kept.
     """
     started, paths = time.monotonic(), [parts_dir / batch.file_name(settings) for batch in missing]
     if workers == 1 or len(missing) == 1 or torch.cuda.is_available():
@@ -37,19 +39,20 @@ def generate_parts(
         return
     context = multiprocessing.get_context("spawn")
     shares = [missing[start::workers] for start in range(min(workers, len(missing)))]
-    processes = [context.Process(target=_worker, args=(share, settings, tokenizer, target_dir, parts_dir), daemon=True) for share in shares]
+    told = context.SimpleQueue()
+    processes = [context.Process(target=_worker, args=(share, settings, tokenizer, target_dir, parts_dir, told), daemon=True) for share in shares]
     for process in processes:
         process.start()
     try:
-        _watch(processes, paths, started)
+        _watch(processes, paths, started, told)
     finally:
         for process in processes:
             process.terminate()
             process.join()
 
 
-def _watch(processes: Sequence[BaseProcess], paths: Sequence[Path], started: float) -> None:
-    """Return when all have ended well, showing each batch that appears; raise at the first that fails."""
+def _watch(processes: Sequence[BaseProcess], paths: Sequence[Path], started: float, told: SimpleQueue) -> None:
+    """Return when all have ended well, showing each batch that appears; raise at the first that fails, what it has told if it has."""
     shown, running = 0, True
     while running:  # once more after the last has ended, whose exit code would else not be looked at
         sentinels = [process.sentinel for process in processes if process.is_alive()]
@@ -61,16 +64,22 @@ def _watch(processes: Sequence[BaseProcess], paths: Sequence[Path], started: flo
             shown = len(done)
             _show_progress(done, len(paths), time.monotonic() - started)
         failed = [process.exitcode for process in processes if process.exitcode not in (None, 0)]
+        if failed and not told.empty():
+            raise told.get()
         if failed:
             raise RuntimeError(f"a generation worker ended with {failed[0]}; its message is above. Finished batches are kept: start again.")
 
 
 def _worker(
-    batches: Sequence[Batch], settings: GenerationSettings, tokenizer: PreTrainedTokenizerBase, target_dir: Path, parts_dir: Path
+    batches: Sequence[Batch], settings: GenerationSettings, tokenizer: PreTrainedTokenizerBase, target_dir: Path, parts_dir: Path, told: SimpleQueue
 ) -> None:
     exit_with_parent()  # a batch takes minutes: an orphan must not go on using the machine to the end of it
-    for _ in _compute(batches, settings, tokenizer, target_dir, parts_dir):
-        pass
+    try:
+        for _ in _compute(batches, settings, tokenizer, target_dir, parts_dir):
+            pass
+    except OSError as error:
+        told.put(error)
+        sys.exit(1)  # without a traceback: the parent says it in a sentence
 
 
 def _compute(

@@ -1,10 +1,14 @@
 """The processes that generate: none outlives its parent, and one that fails is noticed."""
 
+import json
+import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import pytest
@@ -50,7 +54,7 @@ def test_generation_workers_watch_their_parent_first(monkeypatch: pytest.MonkeyP
     calls = []
     monkeypatch.setattr(part_files, "exit_with_parent", lambda: calls.append("watch"))
     monkeypatch.setattr(part_files, "_compute", lambda *_: iter(calls.append("compute") or ()))
-    part_files._worker([], None, None, tmp_path, tmp_path)
+    part_files._worker([], None, None, tmp_path, tmp_path, None)
     assert calls == ["watch", "compute"]
 
 
@@ -64,4 +68,20 @@ def test_a_worker_that_failed_last_is_noticed() -> None:
             return False
 
     with pytest.raises(RuntimeError, match="a generation worker ended with 1"):
-        part_files._watch([Ended()], [], 0.0)
+        part_files._watch([Ended()], [], 0.0, SimpleQueue(ctx=multiprocessing.get_context()))
+
+
+def test_a_full_disk_is_told_in_a_sentence(tiny_dir: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for it."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"id": n, "prompt": f"Tell me about {n}."}) + "\n" for n in range(2)))
+    command = [sys.executable, "-m", "dflash_core", "regenerate", prompts, "--target", tiny_dir, "--out", tmp_path / "out.jsonl.gz"]
+    done = subprocess.run(
+        [*command, "--batch-size", "1", "--max-new-tokens", "8"],
+        env=os.environ | {"PYTHONPATH": str(Path(part_files.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)),
+        check=False,
+    )
+    assert done.returncode == 2 and "Error: File too large. Free space" in done.stderr and "Traceback" not in done.stderr
