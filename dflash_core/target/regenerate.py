@@ -22,7 +22,7 @@ from dflash_core.data.conversations import conversation_of
 from dflash_core.data.identity import file_digest, target_identity, tokenizer_identity
 from dflash_core.data.records import Record
 from dflash_core.data.tokenize import render_and_mask
-from dflash_core.errors import DataError
+from dflash_core.errors import ConfigError, DataError
 from dflash_core.target.batches import PROMPT_MULTIPLE, Batch, GenerationSettings, plan_batches
 from dflash_core.target.directory import read_target_config
 from dflash_core.target.part_files import generate_parts, read_part, write_atomically
@@ -61,7 +61,7 @@ def regenerate(
         The manifest.
 
     Raises:
-        ConfigError: the target's directory, see `read_target_config`, or one without a tokenizer.
+        ConfigError: the target's directory, see `read_target_config`, or one without a tokenizer; `out_path` is the prompt file.
         DataError: prompts that can't be read or are too long, a target without a chat template, an option out of range.
     """
     if min(batch_size, max_new_tokens, workers) < 1 or dtype not in ("bfloat16", "float32"):
@@ -71,6 +71,8 @@ def regenerate(
         )
     config = read_target_config(target_dir).get_text_config(decoder=True)
     prompts = list(read_prompts(prompts_path))[:limit]
+    if out_path.exists() and out_path.samefile(prompts_path):
+        raise ConfigError(f"{out_path} is the prompt file itself, expected another one to write. Choose another --out.")
     settings = GenerationSettings(
         target_identity=target_identity(target_dir), tokenizer_identity=tokenizer_identity(target_dir), dtype=dtype,
         batch_size=batch_size, prompt_multiple=PROMPT_MULTIPLE, max_new_tokens=max_new_tokens, torch=torch.__version__,

@@ -245,10 +245,12 @@ def test_bad_prompts_are_refused(text: str, message: str, tiny_dir: Path, tmp_pa
     assert not (tmp_path / "out.jsonl.gz").exists()
 
 
-def test_missing_files_are_refused(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
+def test_missing_and_wrong_files_are_refused(prompts: Path, tiny_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         regenerate(tmp_path / "none.jsonl", tiny_dir, tmp_path / "out", **OPTIONS)
     with pytest.raises(ConfigError, match="is not a directory"):
         regenerate(prompts, tmp_path / "none", tmp_path / "out", **OPTIONS)
+    with pytest.raises(ConfigError, match="is the prompt file itself"):
+        regenerate(prompts, tiny_dir, prompts.parent / "." / prompts.name, **OPTIONS)
     with pytest.raises(DataError, match="batch_size 0"):
         regenerate(prompts, tiny_dir, tmp_path / "out", **OPTIONS | {"batch_size": 0})
