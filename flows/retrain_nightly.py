@@ -37,11 +37,11 @@ def retrain_nightly(
         max_new_tokens: Longest answer to a new prompt.
         changes: Changes to the profile's training; `init_from` goes on from a drafter instead of from scratch.
         force: Train also where no conversation is new.
-        time_limit_minutes: Stop, with the training saved, after so long; a retry of the run goes on.
+        time_limit_minutes: Stop, with the training saved, after so long, not counting the wait for another night; a retry of the run goes on.
         overrides: Any other values by dotted key of params.yaml, such as {"data_gate.max_dropped": 0.2}; they win over `changes`.
     """
     quiet_errors.install()
-    with watching_worker(), time_limit(time_limit_minutes), one_at_a_time(profile):
+    with watching_worker(), one_at_a_time(profile), time_limit(time_limit_minutes):  # what a night waits for another isn't its own time
         wanted = changes.as_overrides() | (overrides or {})
         files = take_in(profile, inbox, max_new_tokens, wanted)
         scheduled = f"nightly-{configuration_of(profile)[0]}"

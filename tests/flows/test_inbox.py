@@ -14,6 +14,7 @@ import yaml
 from dflash_core.errors import DataError
 from dflash_core.target.new_prompts import batch_name
 from dflash_core.target.prompts import read_prompts
+from flows import retrain_nightly
 from tasks import dvc_stages
 from tasks import inbox as inbox_module
 from tasks.inbox import collect, is_new_data, one_at_a_time
@@ -183,6 +184,24 @@ def test_two_nights_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.
     for thread in threads:
         thread.join()
     assert order == ["in", "out"] * 2
+
+
+def test_the_wait_for_another_night_is_not_of_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "COLLECTED", tmp_path)
+    monkeypatch.setattr(retrain_nightly, "take_in", lambda *_: [])
+    monkeypatch.setattr(retrain_nightly, "is_new_data", lambda *_: False)
+    held = threading.Event()
+
+    def other_night() -> None:
+        with one_at_a_time("demo"):
+            held.set()
+            time.sleep(1.0)
+
+    other = threading.Thread(target=other_night)
+    other.start()
+    held.wait()
+    assert retrain_nightly.retrain_nightly.fn("demo", time_limit_minutes=0.5 / 60).name == "NothingToDo"
+    other.join()
 
 
 def test_data_are_new_until_a_run_of_them_is_published(tmp_path: Path) -> None:
