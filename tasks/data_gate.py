@@ -40,12 +40,16 @@ def as_markdown(verdict: Mapping[str, Any]) -> str:
     failed = verdict["failed"]
     said = f"{len(failed)} of {len(expectations)} expectations don't hold" if failed else f"all {len(expectations)} expectations hold"
     rows = [
-        f"| {'yes' if e['passed'] else '**no**'} | {e['table']} | {e['name']} | {_cell(e['says'])} | {_cell(e['fault'] or e['observed'])} |"
+        f"| {'yes' if e['passed'] else '**no**'} | {e['table']} | {e['name']} | {_cell(e['says'])}{_key(e)} | {_cell(e['fault'] or e['observed'])} |"
         for e in expectations
     ]
     facts = ", ".join(f"{_cell(name)}: {_cell(value)}" for name, value in verdict["facts"].items())
     head = [f"**{'Passed' if verdict['passed'] else 'Refused'}**: {said}. {facts}", ""]
     return "\n".join([*head, "| holds | table | expectation | what must hold | found |", "| --- | --- | --- | --- | --- |", *rows])
+
+
+def _key(expectation: Mapping[str, Any]) -> str:
+    return f" `{expectation['limit']}`" if expectation["limit"] else ""
 
 
 def _cell(text: Any) -> str:

@@ -24,9 +24,9 @@ from dflash_core.config_data import DataGateConfig
 from dflash_core.data_gate.profile import Profile
 
 
-def _meta(name: str, says: str, *shown: str) -> dict[str, Any]:
-    """`shown` are columns that a person needs beside the one that is looked at."""
-    return {"name": name, "says": says, "shown": list(shown)}
+def _meta(name: str, says: str, *shown: str, limit: str = "") -> dict[str, Any]:
+    """`shown` are columns that a person needs beside the one that is looked at, `limit` is the key in data_gate that sets how many rows may fail."""
+    return {"name": name, "says": says, "shown": list(shown), "limit": limit and f"data_gate.{limit}"}
 
 
 def conversation_suite(gate: DataGateConfig, reference: Profile | None) -> list[Expectation]:
@@ -34,7 +34,10 @@ def conversation_suite(gate: DataGateConfig, reference: Profile | None) -> list[
     kept = 0 if reference is None else round((1 - gate.max_lost) * reference.num_rows)
     fewest = max(gate.min_rows, kept)
     suite = [
-        ExpectTableRowCountToBeBetween(min_value=fewest, meta=_meta("enough-rows", f"There are at least {fewest:,} conversations.")),
+        ExpectTableRowCountToBeBetween(
+            min_value=fewest,
+            meta=_meta("enough-rows", f"There are at least {fewest:,} conversations.", limit="max_lost" if kept > gate.min_rows else "min_rows"),
+        ),
         ExpectColumnValuesToBeNull(column="shape_fault", meta=_meta("known-shape", "Every row is a conversation in a known spelling.")),
         ExpectColumnValuesToBeNull(
             column="order_fault", meta=_meta("turns-in-order", "User and assistant take turns; the assistant has the last word.")
@@ -44,7 +47,9 @@ def conversation_suite(gate: DataGateConfig, reference: Profile | None) -> list[
         ExpectColumnValuesToBeNull(
             column="garbled",
             mostly=1 - gate.max_garbled,
-            meta=_meta("readable-text", f"At most {gate.max_garbled:.1%} of the rows hold replacement or control characters."),
+            meta=_meta(
+                "readable-text", f"At most {gate.max_garbled:.1%} of the rows hold replacement or control characters.", limit="max_garbled"
+            ),
         ),
     ]
     return suite if reference is None else suite + _drift(gate)
@@ -55,7 +60,9 @@ def _drift(gate: DataGateConfig) -> list[Expectation]:
         ExpectColumnValuesToBeBetween(
             column=f"{what}_drift",
             max_value=gate.max_drift,
-            meta=_meta(f"same-{plural}", f"At most {gate.max_drift:.0%} of the rows moved to other {plural} since the reference.", what),
+            meta=_meta(
+                f"same-{plural}", f"At most {gate.max_drift:.0%} of the rows moved to other {plural} since the reference.", what, limit="max_drift"
+            ),
         )
         for what, plural in (("script", "scripts"), ("category", "categories"))
     ]
@@ -67,12 +74,16 @@ def split_suite(gate: DataGateConfig) -> list[Expectation]:
         ExpectColumnValuesToNotBeNull(
             column="split",
             mostly=1 - gate.max_dropped,
-            meta=_meta("few-dropped", f"Stage prepare left out at most {gate.max_dropped:.1%} of the rows."),
+            meta=_meta("few-dropped", f"Stage prepare left out at most {gate.max_dropped:.1%} of the rows.", limit="max_dropped"),
         ),
         ExpectColumnValuesToBeNull(
             column="near_copy_of",
             mostly=1 - gate.max_near_copies,
-            meta=_meta("few-near-copies", f"At most {gate.max_near_copies:.1%} of the rows nearly copy another one of their split."),
+            meta=_meta(
+                "few-near-copies",
+                f"At most {gate.max_near_copies:.1%} of the rows nearly copy another one of their split.",
+                limit="max_near_copies",
+            ),
         ),
         ExpectColumnValuesToBeNull(
             column="leak_of", meta=_meta("no-leakage", "No held-out row nearly copies a training row, or asks its question.")
@@ -115,7 +126,7 @@ def _tokens(config: Config, num_token_ids: int) -> list[Expectation]:
             column="truncated",
             value_set=[False],
             mostly=1 - gate.max_truncated,
-            meta=_meta("few-truncated", f"At most {gate.max_truncated:.0%} of the rows were cut at {longest:,} tokens."),
+            meta=_meta("few-truncated", f"At most {gate.max_truncated:.0%} of the rows were cut at {longest:,} tokens.", limit="max_truncated"),
         ),
     ]
 
@@ -136,7 +147,11 @@ def _mask(config: Config) -> list[Expectation]:
             column="coverage",
             min_value=gate.min_coverage,
             mostly=1 - gate.max_thin,
-            meta=_meta("mask-coverage", f"At most {gate.max_thin:.0%} of the rows have under {gate.min_coverage:.1%} of their tokens supervised."),
+            meta=_meta(
+                "mask-coverage",
+                f"At most {gate.max_thin:.0%} of the rows have under {gate.min_coverage:.1%} of their tokens supervised.",
+                limit="max_thin",
+            ),
         ),
     ]
 

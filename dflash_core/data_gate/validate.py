@@ -58,6 +58,7 @@ def _outcome(table: str, frame: pandas.DataFrame, expectation: Expectation, resu
         expectation=type(expectation).__name__,
         column=", ".join(columns),
         says=expectation.meta["says"],
+        limit=expectation.meta["limit"],
         passed=bool(result["success"]),
         observed=_observed(found),
         fault=_exception(result["exception_info"]),

@@ -21,7 +21,8 @@ class Outcome:
     """One expectation's outcome.
 
     `expectation` is Great Expectations' class, `says` what is expected, `observed` what was counted. `fault` is what
-    kept it from being measured, which counts as not passed. Where some bad rows are tolerated there may be some although it passed.
+    kept it from being measured, which counts as not passed. Where some bad rows are tolerated there may be some although it passed;
+    `limit` is the key that says how many.
     """
 
     table: str
@@ -30,6 +31,7 @@ class Outcome:
     passed: bool
     expectation: str = ""
     column: str = ""
+    limit: str = ""
     observed: str = ""
     fault: str | None = None
     bad_rows: tuple[BadRow, ...] = ()
@@ -88,4 +90,5 @@ def _told(outcome: Outcome) -> str:
     ids = list(dict.fromkeys(row.row_id for row in outcome.bad_rows))
     more = f" and {len(ids) - IDS_IN_SENTENCE} more" if len(ids) > IDS_IN_SENTENCE else ""
     rows = f" in {', '.join(ids[:IDS_IN_SENTENCE])}{more}" if ids else ""
-    return f"{outcome.name} ({outcome.observed}){rows}"
+    limit = f", limit {outcome.limit}" if outcome.limit else ""
+    return f"{outcome.name} ({outcome.observed}{limit}){rows}"

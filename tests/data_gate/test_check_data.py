@@ -9,8 +9,10 @@ import pytest
 
 from dflash_core import cli
 from dflash_core.config import Config
+from dflash_core.config_data import DataGateConfig
 from dflash_core.data_gate import conversation_table, validate, written
 from dflash_core.data_gate.inputs import Inputs
+from dflash_core.data_gate.profile import Profile
 from dflash_core.data_gate.suites import conversation_suite, plan_suite, split_suite, token_suite
 from dflash_core.data_gate.verdict import Outcome, Verdict
 from dflash_core.errors import GateError
@@ -111,3 +113,14 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows(planned: Config) -> No
     page = (layout.DATA_GATE / "page.html").read_text()
     assert "&lt;script&gt;alert(1)" in page and "<script" not in page
     assert not re.search(r"https?:|//|src=|<link|@import|url\(", page)
+
+
+def test_a_no_names_the_key_of_its_limit(planned: Config) -> None:
+    tight = planned.data_gate.model_copy(update={"min_rows": 81})
+    with pytest.raises(GateError, match=r"enough-rows \(80, limit data_gate.min_rows\)"):
+        check_data.run(planned.model_copy(update={"data_gate": tight}))
+    assert "<code>data_gate.min_rows</code>" in (layout.DATA_GATE / "page.html").read_text()
+    gate = DataGateConfig(reference="profile.json")
+    suites = [*conversation_suite(gate, Profile(1000, {}, {})), *split_suite(gate), *token_suite(planned, 512)]
+    named = {expectation.meta["limit"] for expectation in suites} - {""}
+    assert named == {f"data_gate.{key}" for key in DataGateConfig.model_fields if key.startswith("max_")}

@@ -11,7 +11,8 @@ from tasks import data_gate
 
 
 def verdict(*failed: str) -> dict[str, Any]:
-    rows = [{"table": "tokens", "name": n, "says": "No a|b.", "passed": n not in failed, "observed": "3 of 9", "fault": None} for n in ("one", "two")]
+    same = {"table": "tokens", "says": "No a|b.", "limit": "data_gate.max_ab", "observed": "3 of 9", "fault": None}
+    rows = [same | {"name": n, "passed": n not in failed} for n in ("one", "two")]
     return {"passed": not failed, "dataset": "d", "facts": {"rows": "9"}, "failed": list(failed), "expectations": rows}
 
 
@@ -39,7 +40,7 @@ def test_a_new_verdict_is_shown_and_a_no_is_told(tmp_path: Path, monkeypatch: py
         assert failed
     data_gate.check_data.fn(place, False)
     assert len(shown) == 1, "what is up to date says nothing new"
-    assert ("**Passed**: all 2" in shown[0]) == (not failed) and "No a\\|b." in shown[0]
+    assert ("**Passed**: all 2" in shown[0]) == (not failed) and "No a\\|b. `data_gate.max_ab` |" in shown[0]
     assert shown[0].splitlines()[4].startswith("| **no** | tokens | two |" if failed else "| yes | tokens | one |")
     expected = [("data.refused", {"workspace": tmp_path.name, "dataset": "d", "failed": ["two"]})]
     assert told == (expected if failed else [])
