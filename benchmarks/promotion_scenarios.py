@@ -126,8 +126,8 @@ def rolled_back(place: Stage) -> str:
 
 def rolled_back_only(place: Stage) -> str:
     attempt(place, place.workspace(STRONG))
-    gone, back = alias_moves.roll_back(place.registry)
-    return f"version {back.number} after {gone.number}"
+    move = alias_moves.roll_back(place.registry)
+    return f"version {move['to']} after {move['from']}"
 
 
 def rolled_back_too_far(place: Stage) -> str:

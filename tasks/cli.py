@@ -77,8 +77,8 @@ def rollback(
     with reached(uri):
         registry = Registry(uri, model)  # before its name is one of a file
         with promotion.one_at_a_time(model):
-            gone, back = alias_moves.roll_back(registry)
-    typer.echo(f"version {back.number} of {model} is the champion again, version {gone.number} was rolled back")
+            move = alias_moves.roll_back(registry)
+    typer.echo(f"version {move['to']} of {model} is the champion again, version {move['from']} was rolled back")
 
 
 @cli.app.command(epilog=_example("gc --delete"))

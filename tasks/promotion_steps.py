@@ -46,6 +46,6 @@ def roll_back(model: str) -> dict[str, Any]:
     """Move the aliases back."""
     uri = mlflow_store.default_uri()
     with mlflow_store.reached(uri):
-        gone, back = alias_moves.roll_back(Registry(uri, model))
-    tell_of_move(model, {"action": "rolled back", "to": back.number, "from": gone.number})
-    return {"model": model, "champion": back.number, "rolled_back": gone.number}
+        move = alias_moves.roll_back(Registry(uri, model))
+    tell_of_move(model, move)
+    return {"model": model, "champion": move["to"], "rolled_back": move["from"]}
