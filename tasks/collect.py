@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_core.errors import DataError
-from tasks import lineage
+from dflash_core.errors import ConfigError, DataError
+from tasks import lineage, mlflow_store
 from tasks.publication import DIRECTORY as PUBLISHED
 from tasks.pull import CACHE, cached
 from tasks.registration import DVC_SCHEME, DVC_TAG
@@ -36,10 +36,16 @@ def collect_project(uri: str, *, delete: bool, days: float) -> str:
     """The project's cache, workspaces and registry; gives the line that a person sees.
 
     Raises:
-        ConfigError: a flow runs in a workspace.
+        ConfigError: a flow runs in a workspace, or the registry has no version at all: likely it's another one than meant.
         Exception: the registry can't be asked, without which nothing is deleted.
     """
     versions = all_versions(uri)
+    asked = mlflow_store.without_secret(uri)
+    if delete and not versions:
+        raise ConfigError(
+            f"the registry at {asked} has no version of any model, so nothing is deleted: all that the versions of another one refer to "
+            "would go. Set --uri or MLFLOW_TRACKING_URI to the registry that has them."
+        )
     with contextlib.ExitStack() as stack:
         for workspace in sorted((PROJECT / "workspaces").glob("*/params.yaml")):
             stack.enter_context(in_use(workspace.parent))
@@ -48,7 +54,8 @@ def collect_project(uri: str, *, delete: bool, days: float) -> str:
             for file in found.files:
                 file.unlink()
     size = f"{found.num_bytes / 1e6:,.1f} MB"
-    kept = f"{found.num_kept:,} are referred to, by a workspace or one of {len(versions)} versions, or younger than {days:g} days"
+    known = f"one of {len(versions)} versions" if versions else f"a version, of which the registry at {asked} has none"
+    kept = f"{found.num_kept:,} are referred to, by a workspace or {known}, or younger than {days:g} days"
     return f"{len(found.files):,} objects, {size}, {'deleted' if delete else 'would go with --delete'}; {kept}"
 
 

@@ -106,6 +106,22 @@ def test_what_a_version_or_a_workspace_refers_to_is_kept(place: Workspace, uri: 
     assert contents(restore(kept, registered, tmp_path / "restored")) == contents(place.root / "build/drafter")
 
 
+def test_by_a_registry_without_versions_nothing_is_deleted(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/weights").write_text("of a version in another registry")
+    cache(tmp_path / "files", tmp_path / "cache")
+    before = contents(tmp_path / "cache")
+    monkeypatch.setattr(collect, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(collect, "PROJECT", tmp_path)
+    assert cli.cli.main(["gc", "--days", "0", "--uri", uri]) == 0
+    assert "2 objects" in (said := capsys.readouterr().out) and f"{uri} has none" in said
+    assert cli.cli.main(["gc", "--delete", "--days", "0", "--uri", uri]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert uri in line and "MLFLOW_TRACKING_URI" in line and contents(tmp_path / "cache") == before
+
+
 def test_publications_and_collected_conversations_refer_too(tmp_path: Path) -> None:
     published, collected = tmp_path / "workspaces/.published/demo.json", tmp_path / "collected/demo/conversations.dvc"
     for path in (published, collected, tmp_path / "collected/demo/.dvc/config", tmp_path / "workspaces/w/dvc.lock"):
@@ -147,5 +163,3 @@ def test_a_registry_that_is_down_is_one_sentence(command: tuple[str, ...], capsy
 def test_no_path_is_a_models_name(capsys: pytest.CaptureFixture[str], uri: str) -> None:
     assert cli.cli.main(["rollback", "../toy", "--uri", uri]) == 2
     assert "model name '../toy'" in capsys.readouterr().err
-
-
