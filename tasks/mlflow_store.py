@@ -5,10 +5,12 @@ import json
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 from dflash_core.errors import ConfigError
 from tasks.workspace import PROJECT
@@ -26,6 +28,9 @@ MOST_DIGEST_CHARACTERS = 36
 # Packages whose errors say that MLflow refuses or can't be reached: itself, and what it speaks to its server, database and S3 with.
 REACHING = ("mlflow", "requests", "urllib3", "sqlalchemy", "boto3", "botocore")
 
+CONNECT_SECONDS = 5.0
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
 # While the server is down each of its retries is a warning; what counts is said once (tasks/tracking.py).
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
@@ -40,6 +45,21 @@ def client_of(uri: str) -> Any:
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def check_listening(uri: str) -> None:
+    """Ask whether a server listens at all: MLflow's client retries for 14 s, and a flow that is cancelled is killed after 30.
+
+    Raises:
+        ConnectionError: none does.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or (parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")):
+        return  # a database; or a proxy may be the only way to the server
+    try:
+        socket.create_connection((parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme]), CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:  # a port that is no port
+        raise ConnectionError(f"nothing listens there ({error})") from None
 
 
 def without_secret(uri: str) -> str:

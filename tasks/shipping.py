@@ -170,6 +170,7 @@ def delivering(uri: str, run_dir: Path) -> Iterator[Delivery | None]:
     if start is None:
         yield None
         return
+    mlflow_store.check_listening(uri)
     with (run_dir / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield Delivery(uri, run_dir, start)

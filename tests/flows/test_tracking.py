@@ -2,12 +2,14 @@
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks import mlflow_store, shipping, tracking
+from dflash_core.errors import ConfigError
+from tasks import deliver, mlflow_store, shipping, tracking
 from tasks.tracking import Tracker, deliver_all, following, record_evaluation, record_outputs, record_proof, tracked
 from tasks.workspace import Workspace, make_workspace
 
@@ -124,6 +126,17 @@ def test_a_server_that_was_down_for_the_whole_run_gets_it_later(
     run = client(uri).get_run(tracker.run_id)
     assert (run.info.status, run.data.tags["dflash.proof"]) == ("FINISHED", "proven")
     assert history(uri, tracker.run_id, "loss") == [(1, 10.0)] and run.data.metrics["evaluation.acceptance.tau"] == 1.75
+
+
+def test_a_server_that_refuses_connections_holds_no_flow_up(place: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+    place.log_file.write_text(line(START) + step_line(1))
+    began, uri = time.monotonic(), "http://127.0.0.1:9"
+    with pytest.raises(KeyboardInterrupt), tracked(place, uri) as tracker, following(tracker, place.log_file):
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 5, "Prefect kills a flow 30 s after it was cancelled; the three deliveries at its end may not take them"
+    assert sum("nothing listens there" in r.getMessage() for r in caplog.records) == 3
+    with pytest.raises(ConfigError, match="MLflow at http://127.0.0.1:9 .* can't be reached: nothing listens there"):
+        deliver.ship_run(place.log_file.parent, uri)
 
 
 def test_an_outage_is_told_once_and_its_end(
