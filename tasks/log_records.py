@@ -6,7 +6,21 @@ from typing import Any
 
 # Fields of a step record that are numbers but no measurements.
 NOT_METRICS = ("step", "wall_time", "epoch", "first_sample", "last_sample", "checksum")
+# Without these a record can't be placed, or says nothing: a disk or a hand has damaged it.
+NEEDED: dict[str, dict[str, type]] = {
+    "step": {"step": int},
+    "eval": {"step": int, "metrics": dict},
+    "system": {"metrics": dict},
+    "finding": {"what": str, "at_step": int, "severity": str, "text": str},
+    "stop": {"step": int, "reason": str, "message": str},
+}
 STATUS_AFTER = {"finished": "FINISHED", "signal": "KILLED"}  # any other reason of a stop is a failure
+
+
+def is_whole(record: dict[str, Any]) -> bool:
+    """Whether a record has what is read of its kind."""
+    needed = NEEDED.get(str(record.get("kind")), {})
+    return all(isinstance(record.get(key), kind) for key, kind in needed.items()) and is_number(record.get("wall_time", 0))
 
 
 def measurements(record: dict[str, Any]) -> dict[str, float]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tasks.log_records import is_whole
+
 SECONDS_BETWEEN_POLLS = 5.0
 LAST_POLL_SECONDS = 60.0
 
@@ -16,13 +18,15 @@ def new_records(log_file: Path, offset: int, most_bytes: int = -1) -> tuple[list
     """Records of the whole lines after byte `offset`, and the offset after them; a line that is being written waits.
 
     Args:
-        most_bytes: read no more than this, which must hold a line; -1 reads to the end.
+        most_bytes: read no more than this, or than one line that is longer; -1 reads to the end.
     """
     if not log_file.exists():
         return [], offset
     with log_file.open("rb") as log:
         log.seek(offset)
         text = log.read(most_bytes)
+        if b"\n" not in text:
+            text += log.readline()
     whole = text[: text.rfind(b"\n") + 1]
     return [record for line in whole.splitlines() if (record := _record(line))], offset + len(whole)
 
@@ -32,7 +36,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
         record = json.loads(line)
     except ValueError:  # torn by a kill; the log's reader handles it, here it says nothing
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and is_whole(record) else None
 
 
 @contextlib.contextmanager

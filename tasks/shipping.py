@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks import log_records, mlflow_store
+from tasks import lineage, log_records, mlflow_store
 from tasks.log_tail import new_records
 
 LOG, SYSTEM_LOG, CURSOR, LOCK = "train_log.jsonl", "system_metrics.jsonl", "mlflow.json", "mlflow.lock"
@@ -126,9 +126,8 @@ class Delivery:
 
     def _open_cursor(self) -> Cursor:
         log_run = self.start["run_id"]
-        known = _read_cursors(self.run_dir).get(mlflow_store.without_secret(self.uri))
-        cursor = Cursor(**known) if known and known["log_run"] == log_run else None
-        if cursor and self._has(cursor.mlflow_run):
+        cursor = _known_cursor(self.uri, self.run_dir)
+        if cursor and cursor.log_run == log_run and self._has(cursor.mlflow_run):
             return cursor
         cursor = Cursor(log_run, self._find_or_create(log_run))
         mlflow_store.log_params(self.client, cursor.mlflow_run, self.start.get("config", {}))
@@ -187,8 +186,8 @@ def ship(uri: str, run_dir: Path) -> str | None:
 
 def known_run(uri: str, run_dir: Path) -> str | None:
     """The MLflow run that a run was delivered to; asks no server."""
-    known = _read_cursors(run_dir).get(mlflow_store.without_secret(uri))
-    return known["mlflow_run"] if known else None
+    known = _known_cursor(uri, run_dir)
+    return known.mlflow_run if known else None
 
 
 def first_record(log: Path) -> dict[str, Any] | None:
@@ -202,7 +201,7 @@ def known_end(log: Path, offset: int, tail: str) -> int:
 
     What is sent again changes nothing. Without a tail, a line has to end there.
     """
-    if not offset or not log.exists():
+    if offset <= 0 or not log.exists():
         return 0
     with log.open("rb") as file:
         file.seek(offset - 1)
@@ -236,8 +235,16 @@ def records_before(log: Path, end: int) -> Iterator[dict[str, Any]]:
         yield from records
 
 
-def _read_cursors(run_dir: Path) -> dict[str, Any]:
+def _known_cursor(uri: str, run_dir: Path) -> Cursor | None:
+    """None where there is none, or a damaged one: a second delivery changes nothing."""
     try:
-        return json.loads((run_dir / CURSOR).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a lost cursor costs a second delivery, which changes nothing
-        return {}
+        cursor = Cursor(**_read_cursors(run_dir).get(mlflow_store.without_secret(uri), {}))
+    except TypeError:
+        return None
+    blank = Cursor("", "")
+    whole = all(type(value) is type(getattr(blank, name)) for name, value in vars(cursor).items())
+    return cursor if whole and all(isinstance(digest, str) for digest in cursor.sent.values()) else None
+
+
+def _read_cursors(run_dir: Path) -> dict[str, Any]:
+    return lineage.read_json(run_dir / CURSOR)

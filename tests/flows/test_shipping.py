@@ -72,6 +72,33 @@ def test_a_cursor_of_an_earlier_version_goes_on(run_dir: Path, uri: str, monkeyp
     assert {metric.step for metric in sent} == {2} and json.loads(cursor.read_text())[uri]["tail"]
 
 
+@pytest.mark.parametrize("damage", [[], ["x"], {"log_run": "r"}, {"offset": "9"}, {"sent": {"drafter": 1}}, {"more": 1}, None], ids=str)
+def test_a_damaged_cursor_begins_anew(run_dir: Path, uri: str, damage: Any) -> None:
+    (run_dir / shipping.LOG).write_text(line(START) + step_line(1))
+    first, cursor = ship(uri, run_dir), run_dir / shipping.CURSOR
+    whole = json.loads(cursor.read_text())
+    wrong = whole[uri] | damage if isinstance(damage, dict) and "log_run" not in damage else damage
+    cursor.write_text(json.dumps([] if damage is None else {uri: wrong}))
+    assert shipping.known_run(uri, run_dir) is None
+    assert ship(uri, run_dir) == first and history(uri, first, "loss") == [(1, 10.0)] and json.loads(cursor.read_text()) == whole
+
+
+def test_a_record_that_is_not_whole_is_passed_over(run_dir: Path, uri: str) -> None:
+    damaged = [{"kind": "step", "loss": 1.0}, {"kind": "eval", "step": 1}, {"kind": "stop", "step": 1}, {"kind": "finding"}, {**START, "wall_time": "x"}]
+    (run_dir / shipping.LOG).write_text(line(START) + step_line(1) + "".join(map(line, damaged)) + step_line(2))
+    assert history(uri, ship(uri, run_dir), "loss") == [(1, 10.0), (2, 5.0)]
+
+
+def test_a_line_longer_than_a_part_does_not_end_the_delivery(run_dir: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "PART_BYTES", 1000)
+    long = line({"kind": "event", "text": "x" * 5000})
+    (run_dir / shipping.LOG).write_text(line(START) + step_line(1) + long + step_line(2) + long.strip())
+    run_id = ship(uri, run_dir)
+    with (run_dir / shipping.LOG).open("a") as log:
+        log.write("\n" + step_line(2, wall_time=1600.0) + step_line(3, 1.0))  # which asks for all the steps before
+    assert ship(uri, run_dir) == run_id and history(uri, run_id, "loss") == [(1, 10.0), (2, 5.0), (3, 1.0)]
+
+
 def test_a_long_log_goes_in_parts_each_noted(run_dir: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "PART_BYTES", 1000)
     log, real = run_dir / shipping.LOG, mlflow_store.log_metrics
