@@ -14,7 +14,7 @@ from pathlib import Path
 from dflash_core.errors import ConfigError, DataError
 from tasks import lineage, mlflow_store
 from tasks.publication import DIRECTORY as PUBLISHED
-from tasks.pull import CACHE, cached
+from tasks.pull import CACHE, cached, listed
 from tasks.registration import DVC_SCHEME, DVC_TAG
 from tasks.registry import Version, all_versions
 from tasks.workspace import PROJECT, in_use
@@ -71,7 +71,7 @@ def referred(files: Iterable[Path], versions: Iterable[Version]) -> set[str]:
     """Every digest that one of the files or a version of the registry names.
 
     Raises:
-        DataError: a file can't be read, so that what it refers to isn't known.
+        DataError: a file or a tag can't be read, so that what it refers to isn't known.
     """
     digests: set[str] = set()
     for file in files:
@@ -80,14 +80,18 @@ def referred(files: Iterable[Path], versions: Iterable[Version]) -> set[str]:
             raise DataError(f"{file} can't be read, so what it refers to isn't known. Correct or remove it.")
         digests |= set(named.values())
     for version in versions:
-        digests |= set(json.loads(version.tags.get(DVC_TAG, "{}")).values())
+        digests |= set(version.digests(DVC_TAG).values())
         digests |= {version.source.removeprefix(DVC_SCHEME)} if version.source.startswith(DVC_SCHEME) else set()
     return digests
 
 
 def garbage(cache: Path, kept: set[str], days: float) -> Garbage:
-    """Objects of the cache that are none of `kept`, nor of the directories among them, nor young."""
-    kept = kept | {entry["md5"] for digest in kept if digest.endswith(DIRECTORY) for entry in _entries(cached(cache, digest))}
+    """Objects of the cache that are none of `kept`, nor of the directories among them, nor young.
+
+    Raises:
+        DataError: the list of such a directory is damaged.
+    """
+    kept = kept | {file for digest in kept if digest.endswith(DIRECTORY) for file in _files_of(cached(cache, digest))}
     files = [path for path in sorted((cache / "files/md5").glob("*/*")) if path.is_file()]
     old = time.time() - days * DAY_SECONDS
     gone = tuple(path for path in files if path.parent.name + path.name not in kept and path.stat().st_mtime <= old)
@@ -103,6 +107,6 @@ def _lock_in(file: Path) -> str:
         return ""
 
 
-def _entries(listing: Path) -> list[dict[str, str]]:
-    """Files of a cached directory; none where the cache lacks it, as for outputs that aren't cached."""
-    return json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
+def _files_of(listing: Path) -> Iterable[str]:
+    """Digests of a cached directory's files; none where the cache lacks it, as for outputs that aren't cached."""
+    return listed(listing).values() if listing.is_file() else ()

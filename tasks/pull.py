@@ -31,8 +31,8 @@ def find(uri: str, reference: str) -> Version:
     registry = Registry(uri, parts["model"])
     version = registry.alias(parts["alias"]) if parts["alias"] else registry.version(parts["number"])
     if version is None:
-        known = sorted(f"{v.model}/{v.number}" for v in registry.versions())
-        raise ConfigError(f"the registry at {mlflow_store.without_secret(uri)} has no {reference}, only {known}. Name one of these.")
+        known = ", ".join(registry.references()) or "no version of that model"
+        raise ConfigError(f"the registry at {mlflow_store.without_secret(uri)} has no {reference}, but {known}. Correct the name, or --uri.")
     return version
 
 
@@ -67,7 +67,7 @@ def pull_checkpoint(version: Version, out: Path, cache: Path = CACHE) -> Path:
     """
     from dflash_core.checkpoint.store import CheckpointStore
 
-    digest = json.loads(version.tags.get(DVC_TAG, "{}")).get(CHECKPOINT)
+    digest = version.digests(DVC_TAG).get(CHECKPOINT)
     if digest is None:
         raise DataError(f"{version.name} has no digest of {CHECKPOINT}; it was registered before checkpoints were versioned. Name another.")
     with _appearing(out) as temporary:
@@ -97,7 +97,7 @@ def _put(files: Path, out: Path) -> None:
 
 def check_files(version: Version, directory: Path) -> None:
     """Raise DataError where the files in a directory aren't exactly those that were registered."""
-    expected, found = json.loads(version.tags[FILES_TAG]), lineage.file_digests(directory)
+    expected, found = version.digests(FILES_TAG), lineage.file_digests(directory)
     differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
     if differing:
         name = differing[0]
@@ -125,14 +125,14 @@ def restore(cache: Path, digest: str, into: Path) -> Path:
     """Write a directory that DVC has cached, from its digest alone.
 
     Raises:
-        DataError: the cache lacks a part of it.
+        DataError: the cache lacks a part of it, or its list of files is damaged.
     """
     into.mkdir()
     try:
-        for entry in json.loads(cached(cache, digest).read_text(encoding="utf-8")):
-            target = into / entry["relpath"]
+        for path, file_digest in listed(cached(cache, digest)).items():
+            target = into / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(cached(cache, entry["md5"]), target)
+            shutil.copyfile(cached(cache, file_digest), target)
     except OSError as error:
         raise DataError(
             f"{cache} lacks {error.filename}, a part of {digest}, and no DVC remote of the project has it. "
@@ -143,7 +143,23 @@ def restore(cache: Path, digest: str, into: Path) -> Path:
 
 def _is_complete(cache: Path, digest: str) -> bool:
     listing = cached(cache, digest)
-    return listing.is_file() and all(cached(cache, entry["md5"]).is_file() for entry in json.loads(listing.read_text(encoding="utf-8")))
+    return listing.is_file() and all(cached(cache, file_digest).is_file() for file_digest in listed(listing).values())
+
+
+def listed(listing: Path) -> dict[str, str]:
+    """Digest of each file, by its path, of a directory that DVC has cached.
+
+    Raises:
+        DataError: the list is damaged.
+        OSError: there is none.
+    """
+    try:
+        return {str(entry["relpath"]): str(entry["md5"]) for entry in json.loads(listing.read_bytes())}
+    except (ValueError, TypeError, LookupError):
+        raise DataError(
+            f"{listing} is damaged, expected DVC's list of the files of a directory. Put a copy of DVC's remote or of a backup in its place; "
+            "where there is none, remove it."
+        ) from None
 
 
 def cached(cache: Path, digest: str) -> Path:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_core.errors import ConfigError
+from dflash_core.errors import ConfigError, DataError
 from tasks import mlflow_store
 
 # Goes into the name of a lock file, into MODEL@ALIAS and into a search; MLflow itself takes all but / and :.
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,199}$"
 CANDIDATE, CHAMPION, PREVIOUS = "candidate", "champion", "previous"
 MOVE_TAG = "dflash.move"
+MOVE_KEYS = {"action", "to", "from", "previous", "at"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Version:
     def name(self) -> str:
         """For a person."""
         return f"version {self.number} of {self.model}"
+
+    def digests(self, tag: str) -> dict[str, str]:
+        """What a tag of digests by path says; empty without it. Raises DataError where it is damaged."""
+        tree = _parsed(text := self.tags.get(tag, "{}"))
+        if tree is None or not all(isinstance(digest, str) for digest in tree.values()):
+            raise DataError(f"tag {tag} of {self.name} is {text[:60]!r}, expected digests by path in JSON. Correct it in MLflow, or delete the version.")
+        return tree
 
 
 class Registry:
@@ -89,15 +97,33 @@ class Registry:
         for key, value in tags.items():
             self.client.set_model_version_tag(self.model, number, key, value)
 
+    def references(self) -> list[str]:
+        """Every MODEL@ALIAS and MODEL/VERSION that there is, versions the newest first."""
+        try:
+            aliases = self.client.get_registered_model(self.model).aliases
+        except Exception as error:
+            if mlflow_store.is_missing(error):
+                return []
+            raise
+        return [f"{self.model}@{alias}" for alias in sorted(aliases)] + [f"{self.model}/{version.number}" for version in self.versions()]
+
     def move_under_way(self) -> dict[str, Any] | None:
-        """The move that a process began and hasn't ended."""
+        """The move that a process began and hasn't ended. Raises DataError where its note is damaged."""
         try:
             text = self.client.get_registered_model(self.model).tags.get(MOVE_TAG)
         except Exception as error:
             if mlflow_store.is_missing(error):
                 return None
             raise
-        return json.loads(text) if text else None
+        if not text:
+            return None
+        move = _parsed(text)
+        if move is None or not MOVE_KEYS <= move.keys():
+            raise DataError(
+                f"tag {MOVE_TAG} of model {self.model} is {text[:60]!r}, expected a move in JSON. Delete the tag in MLflow, and see that the "
+                f"aliases {CHAMPION} and {PREVIOUS} name the versions that they should."
+            )
+        return move
 
     def note_move(self, move: Mapping[str, Any] | None) -> None:
         """Write down that a move begins, or has ended."""
@@ -118,6 +144,15 @@ class Registry:
 def all_versions(uri: str) -> list[Version]:
     """Of every model of a server."""
     return [_version(found) for found in mlflow_store.every_version(mlflow_store.client_of(uri))]
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """A JSON object; None where it is none."""
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        return None
+    return tree if isinstance(tree, dict) else None
 
 
 def _version(made: Any) -> Version:

@@ -10,10 +10,11 @@ import pytest
 from promotable import EQUAL, export_drafter, make_promotable, write
 
 from dflash_core.errors import ConfigError, DataError
-from tasks import cli, collect, lineage
-from tasks.pull import find, pull, restore
-from tasks.registration import register
-from tasks.registry import Registry
+from tasks import alias_moves, cli, collect, lineage
+from tasks import pull as pull_stage
+from tasks.pull import find, pull, pull_checkpoint, restore
+from tasks.registration import DVC_TAG, register
+from tasks.registry import MOVE_TAG, Registry
 from tasks.workspace import Workspace
 
 
@@ -86,6 +87,17 @@ def test_an_unknown_reference_is_refused(uri: str, reference: str) -> None:
         find(uri, reference)
 
 
+def test_what_can_be_pulled_is_named_in_place_of_what_is_not_there(uri: str) -> None:
+    registry = Registry(uri, "toy")
+    for number in ("1", "2"):
+        registry.create("dvc:///a.dir", "", None, {}, "")
+        registry.point("candidate", number)
+    with pytest.raises(ConfigError, match="has no toy@champion, but toy@candidate, toy/2, toy/1[.]"):
+        find(uri, "toy@champion")
+    with pytest.raises(ConfigError, match="has no other/1, but no version of that model"):
+        find(uri, "other/1")
+
+
 def test_what_a_version_or_a_workspace_refers_to_is_kept(place: Workspace, uri: str, tmp_path: Path) -> None:
     kept, gone = tmp_path / "cache", tmp_path / "gone"
     registered, held = cache(place.root / "build/drafter", kept), cache(place.root / "build/evaluation", kept)
@@ -120,6 +132,33 @@ def test_by_a_registry_without_versions_nothing_is_deleted(
     assert cli.cli.main(["gc", "--delete", "--days", "0", "--uri", uri]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert uri in line and "MLFLOW_TRACKING_URI" in line and contents(tmp_path / "cache") == before
+
+
+@pytest.mark.parametrize("damage", [b"", b'[{"md5": "a', b"{}x", b'["x"]', b'[{"md5": "a"}]', b"\xff"])
+def test_a_torn_list_of_a_cached_directory_is_named(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/weights").write_text("kept")
+    digest = cache(tmp_path / "files", tmp_path / "cache")
+    listing = pull_stage.cached(tmp_path / "cache", digest)
+    listing.write_bytes(damage)
+    for act in (
+        lambda: collect.garbage(tmp_path / "cache", {digest}, 0),
+        lambda: pull_stage.from_cache(digest, tmp_path / "cache", tmp_path / "out"),
+    ):
+        with pytest.raises(DataError, match=f"{listing} is damaged"):
+            act()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"build/checkpoint": []}'])
+def test_a_damaged_tag_is_named(uri: str, tmp_path: Path, text: str) -> None:
+    registry = Registry(uri, "toy")
+    version = registry.create("dvc:///a.dir", "", None, {DVC_TAG: text}, "")
+    for act in (lambda: collect.referred([], [version]), lambda: pull_checkpoint(version, tmp_path / "out")):
+        with pytest.raises(DataError, match="tag dflash.dvc of version 1 of toy is"):
+            act()
+    registry.client.set_registered_model_tag("toy", MOVE_TAG, text or "x")
+    with pytest.raises(DataError, match="tag dflash.move of model toy is"):
+        alias_moves.roll_back(registry)
 
 
 def test_publications_and_collected_conversations_refer_too(tmp_path: Path) -> None:
