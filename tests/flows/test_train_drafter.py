@@ -110,5 +110,5 @@ def _refuses_bad_input(params: Path) -> None:
     assert module.main(["--profile", str(params), "--set", "nonsense"]) == 2
     with pytest.raises(CommandFailed) as caught:
         module.train_drafter(str(params), "few", {"data_gate.min_rows": 41})
-    assert caught.value.exit_code == 3 and "enough-rows (40)" in str(caught.value)
+    assert caught.value.exit_code == 3 and "enough-rows (40, limit data_gate.min_rows)" in str(caught.value)
     assert {path.stem for path in (params.parent / "workspaces/few/logs").iterdir()} == {"check-data"}, "it trained, or did again what was published"
