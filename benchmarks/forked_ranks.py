@@ -28,14 +28,16 @@ def on_ranks(size: int, function: Callable[..., Any], *arguments: Any, timeout_s
     """
     torch.set_num_threads(1)  # a forked OpenMP pool of more than one thread hangs
     listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     pipes = [_FORK.Pipe(duplex=False) for _ in range(size)]
-    ranks = [_FORK.Process(target=_rank, args=(rank, size, port, pipes[rank][1], function, arguments)) for rank in range(size)]
+    ranks = [_FORK.Process(target=_rank, args=(rank, size, listener, pipes[rank][1], function, arguments)) for rank in range(size)]
     for process in ranks:
         process.start()
     for _, writer in pipes:
         writer.close()
+    # After the forks: a fork waits for ever for a lock that the store's thread held when it was made, and one in some 2,000 did.
+    # Until it listens, what the ranks ask waits in the socket.
+    port = listener.getsockname()[1]
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     try:
         return _answers(ranks, [reader for reader, _ in pipes], time.monotonic() + timeout_s)
     finally:
@@ -74,18 +76,19 @@ def settle_after_fork() -> None:
     torch.set_num_threads(1)
 
 
-def _rank(rank: int, size: int, port: int, pipe: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+def _rank(rank: int, size: int, listener: socket.socket, pipe: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
     settle_after_fork()
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(listener.getsockname()[1]),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    listener.close()
     try:
         answer = (True, function(*arguments))
     except BaseException:  # noqa: BLE001 - the answer, whatever it is
