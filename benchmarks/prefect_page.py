@@ -46,7 +46,8 @@ def take_pictures(page: Page, address: str, run: str, log_line: str, directory: 
     time.sleep(PAINT_S)
     page.picture(directory / f"{name}.png")
     page.click(ARTIFACTS_TAB)
-    page.wait(ARTIFACTS)
+    page.wait(f"{ARTIFACTS}.length")
+    time.sleep(PAINT_S)
     page.picture(directory / f"{name}-artifacts.png")
     for link in sorted(page.script(f"{ARTIFACTS}.map(e => e.href)")):
         page.size(700)

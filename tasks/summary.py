@@ -22,7 +22,7 @@ def print_summary(workspace: Workspace) -> dict[str, Any]:
     table.add_row("drafter", _short(workspace.root / "build/drafter"))
     Console().print(table)
     rows = [{"measured": label, "value": str(value)} for label, value in report["headline"].items()]
-    show_table("drafter-acceptance", rows, f"What {workspace.config.run} reaches; the report is {workspace.report}")
+    show_table("drafter-acceptance", rows, f"What the drafter of run {workspace.config.run} reaches; the report is {workspace.report}")
     return {**report["headline"], "report": str(workspace.report)}
 
 
