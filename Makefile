@@ -29,7 +29,7 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # The same run started in every way, with PostgreSQL behind both servers (Debian: apt-get install postgresql) and an S3 store for
-# MLflow's artifacts and DVC's outputs: 15 minutes on two cores. Chromium must be on the path.
+# MLflow's artifacts and DVC's outputs: 6 minutes on two cores. Chromium must be on the path.
 test-real: $(STAMP)
 	$(ADD) -e .[real]
 	$(BIN)/python benchmarks/starts.py --db postgres --s3
@@ -37,8 +37,9 @@ test-real: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 
-# Prefect with a worker for each pool, and MLflow: docs/operations.md. Options beyond DB: make up SERVICES="--webhook URL".
-up: $(STAMP) $(MODEL)/config.json
+# Prefect with a worker for each pool, MLflow, and the targets of profiles smoke and demo: docs/operations.md.
+# Options beyond DB: make up SERVICES="--webhook URL".
+up: $(STAMP) $(TINY)/config.json $(MODEL)/config.json
 	$(if $(strip $(EXTRAS)),$(ADD) -e .[$(shell echo $(EXTRAS) | tr " " $(COMMA))])
 	$(BIN)/python -m tasks.services up --db $(DB) $(SERVICES)
 
