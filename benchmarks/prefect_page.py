@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ FIELD = (
 )
 # The page draws its timeline, and what a table holds, after it has come.
 PAINT_S = 4.0
-PRESS_S, SUBMIT_S = 20.0, 90.0
+PRESSES, PRESS_S = 6, 20.0
 ARTIFACTS_TAB = "[...document.querySelectorAll('[class*=tab]')].filter(e => e.innerText.trim() === 'Artifacts').pop()"
 ARTIFACTS = "[...new Map([...document.querySelectorAll('a[href*=\"/artifacts/artifact/\"]')].map(e => [e.href, e])).values()]"
 ARTIFACT_KEY = "document.querySelector('a[href*=\"/artifacts/key/\"]').innerText"
@@ -28,15 +29,16 @@ def start_run(page: Page, address: str, deployment: str, parameters: dict[str, A
         _fill(page, name, value)
     if form:
         page.picture(form)
-    try:
-        _submit(page, PRESS_S)
-    except RuntimeError:  # leaving the last field can move the button from under the mouse
-        _submit(page, SUBMIT_S)
+    for _ in range(PRESSES - 1):  # leaving the last field can move the button from under the mouse, and a busy server answers 503
+        with suppress(RuntimeError):
+            _submit(page)
+            return
+    _submit(page)
 
 
-def _submit(page: Page, seconds: float) -> None:
+def _submit(page: Page) -> None:
     page.click("document.querySelector('form button[type=submit]')")
-    page.wait("!location.pathname.endsWith('/run')", seconds)
+    page.wait("!location.pathname.endsWith('/run')", PRESS_S)
 
 
 def take_pictures(page: Page, address: str, run: str, log_line: str, directory: Path, name: str) -> None:
