@@ -11,18 +11,24 @@ from pyarrow import parquet
 
 from dflash_core.diagnosis.columns import role_of
 from dflash_core.diagnosis.table import Column, Table, number_in
+from dflash_core.errors import DataError
 
 TORN = "rows with another number of fields"
 LONGEST_LINE = 1 << 16
 DELIMITERS = ",\t;|"
 
 
-def read_parquet(path: Path) -> Table | None:
-    """The table of a Parquet file; None if it isn't a whole one."""
+def read_parquet(path: Path) -> Table:
+    """The table of a Parquet file.
+
+    Raises:
+        DataError: it is cut short, damaged, or packed in a way that Arrow doesn't read.
+    """
     try:
         table = parquet.read_table(path)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):  # Arrow's words for: not Parquet, a codec it lacks, cut short
-        return None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise DataError(f"{path} begins as a Parquet file and can't be read: {reason}. Give a whole one.") from None
     return _from_arrow(table, "Parquet", first_line=1, unread={})
 
 
